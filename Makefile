@@ -81,6 +81,10 @@ bench-peers: ## Install the systems that `make bench` compares functions with: R
 bench-core: $(VENV)/ready servers ## The speed of the core on the three databases, fully durable
 	$(PYTHON) -m bench.core
 
+.PHONY: bench-ui
+bench-ui: $(VENV)/ready ui ## The web page with a million tasks: lists, first view, graph, log, memory
+	$(PYTHON) -m bench.ui
+
 FIRST_TASK = sh -c 'echo "Hello from $$(hostname), which runs its first task."; uname -sr'
 UP = $(VENV)/bin/myrmidon up --bots 2 --data-dir build/run
 

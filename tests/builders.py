@@ -333,8 +333,10 @@ class World:
     def function(self, inputs: Sequence[Any] = (), outputs: Sequence[Any] = (), **given: Any) -> Submitted:
         return self.submit_raw(a_function(inputs, outputs, **given))
 
-    def job_raw(self, raw: Any, *, key: str | None = None, group: ResourceGroup | None = None) -> Graph:
-        draft = submit_job.draft_job(raw, now=self.now, ids=self.ids, request_key=key, rules=self.rules)
+    def job_raw(
+        self, raw: Any, *, key: str | None = None, group: ResourceGroup | None = None, resume: bool = False
+    ) -> Graph:
+        draft = submit_job.draft_job(raw, now=self.now, ids=self.ids, request_key=key, rules=self.rules, resume=resume)
         answer = submit_job.submit_job(
             self.db.write, (group or self.group).id, draft, now=self.now, ids=self.ids, rules=self.rules
         )

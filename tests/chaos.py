@@ -10,6 +10,7 @@ cut       the same, in the middle of the answer
 hole      the same, and the connection stays open for ever
 twice     the call arrives twice, one after the other
 late      the call arrives once more, when nobody expects it any more
+stuck     the call never reaches the server, and the connection stays open for ever; only if it is planned
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Chaos:
         self.done: list[tuple[str, str]] = []
         self.plan: list[str] = []
         """What happens to the next calls, before chance has its say."""
+        self.plan_for: dict[str, list[str]] = {}
+        """The same for the next calls with this text in their path."""
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -54,6 +57,11 @@ class Chaos:
 
     def count(self) -> Counter[str]:
         return Counter(fault for fault, _ in self.done if fault)
+
+    def let_out(self) -> None:
+        """Hang up on those who are in a hole or stuck now."""
+        self._over.set()
+        self._over = threading.Event()
 
     def calm(self) -> None:
         """Nothing goes wrong any more; those in a hole are let out."""
@@ -71,7 +79,7 @@ class Chaos:
                 threading.Thread(target=self._serve, args=(caller,), daemon=True).start()
 
     def _serve(self, caller: socket.socket) -> None:
-        with contextlib.suppress(OSError), caller, caller.makefile("rb") as asks:
+        with contextlib.suppress(OSError, EOFError), caller, caller.makefile("rb") as asks:
             while call := _message(asks):
                 if not self._forward(caller, call, self._fault(call)):
                     break
@@ -81,7 +89,8 @@ class Chaos:
         what = call.split(b" HTTP/", 1)[0].decode(errors="replace")
         with self._lock:
             wrong = self._chance.random() < self.rate
-            fault = self.plan.pop(0) if self.plan else self._chance.choice(self.faults) if wrong else ""
+            planned = next((plan for text, plan in self.plan_for.items() if text in what and plan), self.plan)
+            fault = planned.pop(0) if planned else self._chance.choice(self.faults) if wrong else ""
             if fault in ("twice", "late") and what.partition(" ")[2].startswith(self.spares):
                 fault = "lost"
             self.done.append((fault, what))
@@ -89,7 +98,9 @@ class Chaos:
 
     def _forward(self, caller: socket.socket, call: bytes, fault: str) -> bool:
         """One call; whether the connection is good for another."""
-        if fault == "refused":
+        if fault == "stuck":
+            self._over.wait()
+        if fault in ("refused", "stuck"):
             return False
         if fault == "twice":
             self._ask_only(caller, call)
@@ -163,14 +174,22 @@ def _message(asks: IO[bytes]) -> bytes:
 
 
 def _body(says: IO[bytes], head: bytes) -> bytes:
-    """What follows a head, as it came. Whatever has no length lasts until the other side hangs up."""
+    """What follows a head, as it came. Whatever has no length lasts until the other side hangs up.
+
+    EOFError if the other side dies in the middle of it.
+    """
     fields = dict(line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:] if b":" in line)
     if b"content-length" in fields:
-        return says.read(int(fields[b"content-length"]))
+        body = says.read(int(fields[b"content-length"]))
+        if len(body) < int(fields[b"content-length"]):
+            raise EOFError
+        return body
     if b"chunked" in fields.get(b"transfer-encoding", b""):
         body = b""
         while not body.endswith(b"0\r\n\r\n"):
             size = says.readline()
+            if not size:
+                raise EOFError
             body += size + says.read(int(size.split(b";")[0], 16) + 2)
         return body
     return b"" if head.startswith((b"GET", b"POST", b"PUT", b"DELETE")) else says.read()

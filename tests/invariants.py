@@ -301,7 +301,8 @@ class _Page:
             yield from _shows(task, [run for run in runs if run.live], "live run")
         if task.deduped_from is not None and task.state != TaskState.SUCCEEDED:
             yield f"is answered by {task.deduped_from}"
-        if task.deduped_from is not None and (task.id, task.current_task_slice) not in self.idempotent:
+        may_be_answered = (task.id, task.current_task_slice) in self.idempotent or request.resume_scope is not None
+        if task.deduped_from is not None and not may_be_answered:
             yield f"is answered in its slice {task.current_task_slice}, which must run"
         if task.num_retries > request.retries or task.num_reruns > request.max_num_retries:
             used = f"{task.num_retries} of {request.retries} retries, {task.num_reruns} of {request.max_num_retries}"

@@ -39,7 +39,58 @@ UNHURRIED = {
 PACKAGE = Path(__file__).parents[1] / "src" / "myrmidon"
 
 
-class LiveServer:
+def _new_pool(certificate: str | None = None) -> urllib3.PoolManager:
+    return urllib3.PoolManager(
+        retries=False,
+        timeout=urllib3.Timeout(connect=HANG_S, read=HANG_S),
+        maxsize=8,
+        ca_certs=certificate,
+        assert_hostname=False,
+    )
+
+
+class ServerCalls:
+    """Requests to a running server, as the holder of a token."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url
+        self._token = token
+        self.http = _new_pool()
+
+    @property
+    def token(self) -> str:
+        return self._token
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        token: str | None = None,
+        headers: dict[str, str] | None = None,
+        **options: Any,
+    ) -> urllib3.BaseHTTPResponse:
+        """One request, as the administrator unless `token` says otherwise (empty: without one)."""
+        shown = self.token if token is None else token
+        sent = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {shown}"} if shown else {})
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        return self.http.request(method, self.url + path, body=data, headers=sent | (headers or {}), **options)
+
+    def get(self, path: str, **options: Any) -> tuple[int, Any]:
+        return _decoded(self.call("GET", path, **options))
+
+    def post(self, path: str, body: Any = None, **options: Any) -> tuple[int, Any]:
+        return _decoded(self.call("POST", path, {} if body is None else body, **options))
+
+    def put(self, path: str, body: Any = None, **options: Any) -> tuple[int, Any]:
+        return _decoded(self.call("PUT", path, {} if body is None else body, **options))
+
+    def delete(self, path: str, **options: Any) -> tuple[int, Any]:
+        return _decoded(self.call("DELETE", path, **options))
+
+
+class LiveServer(ServerCalls):
     """One server process. Made by `live_server`, not by hand."""
 
     def __init__(self, database: str, folder: Path, settings: dict[str, Any]) -> None:
@@ -54,13 +105,7 @@ class LiveServer:
         self._traced = bool(tracing.variables())
         self.source: Path | None = None
         """The sources that it runs from, if not these."""
-        self.http = urllib3.PoolManager(
-            retries=False,
-            timeout=urllib3.Timeout(connect=HANG_S, read=HANG_S),
-            maxsize=8,
-            ca_certs=settings.get("tls_certificate"),
-            assert_hostname=False,
-        )
+        self.http = _new_pool(settings.get("tls_certificate"))
 
     @property
     def token(self) -> str:
@@ -126,34 +171,6 @@ class LiveServer:
         self.kill()
         self.http.clear()
         self.reserved.close()
-
-    def call(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        token: str | None = None,
-        headers: dict[str, str] | None = None,
-        **options: Any,
-    ) -> urllib3.BaseHTTPResponse:
-        """One request, as the administrator unless `token` says otherwise (empty: without one)."""
-        shown = self.token if token is None else token
-        sent = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {shown}"} if shown else {})
-        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        return self.http.request(method, self.url + path, body=data, headers=sent | (headers or {}), **options)
-
-    def get(self, path: str, **options: Any) -> tuple[int, Any]:
-        return _decoded(self.call("GET", path, **options))
-
-    def post(self, path: str, body: Any = None, **options: Any) -> tuple[int, Any]:
-        return _decoded(self.call("POST", path, {} if body is None else body, **options))
-
-    def put(self, path: str, body: Any = None, **options: Any) -> tuple[int, Any]:
-        return _decoded(self.call("PUT", path, {} if body is None else body, **options))
-
-    def delete(self, path: str, **options: Any) -> tuple[int, Any]:
-        return _decoded(self.call("DELETE", path, **options))
 
     def new_token(self, role: str, group: str | None = None, *, bound: bool = True) -> str:
         """The text of a new token of this role; not ``bound``: for a release without limits of such tokens."""

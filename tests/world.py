@@ -20,6 +20,7 @@ from myrmidon.scheduler.claim import Claimed, Poll
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.submit import Draft
 from myrmidon.scheduler.submit_job import JobSubmitted
+from myrmidon.store.tables import stored_file
 from tests.conftest import START
 
 SECOND = 1_000_000
@@ -103,10 +104,25 @@ class World:
     def submit_drafts(self, drafts: Sequence[Draft]) -> list[Any]:
         return self.do(submit.submit, self.group, drafts, rules=self.rules)
 
-    def job(self, tasks: Any, *, key: str | None = None, **given: Any) -> JobSubmitted:
+    def job(self, tasks: Any, *, key: str | None = None, resume: bool = False, **given: Any) -> JobSubmitted:
         raw = {"name": "job", "tasks": tasks, **given}
-        draft = submit_job.draft_job(raw, now=self.now, ids=self.ids, request_key=key, rules=self.rules)
+        draft = submit_job.draft_job(raw, now=self.now, ids=self.ids, request_key=key, rules=self.rules, resume=resume)
         return submit_job.submit_job(self.db.write, self.group, draft, now=self.now, ids=self.ids, rules=self.rules)
+
+    def resumed(self, tasks: Any) -> JobSubmitted:
+        """Submit a job under one external id, as the route does with ``resume``."""
+        return self.job(tasks, key="PUT job name", external_id="name", resume=True)
+
+    def call_of(self, *inputs: Any, identity: str = "f", code: str = "0") -> dict[str, Any]:
+        """The node of a function whose code is stored."""
+        self.db.write(lambda tx: stored_file.insert(tx, code * 64, self.group, size=1, now=self.now))
+        node = a_node(task=a_function(*inputs))
+        node["task"]["function"] = {
+            **node["task"]["function"],
+            "code": code * 64,
+            "identity": identity.encode().hex().zfill(64),
+        }
+        return node
 
     # -- bots
 
@@ -141,10 +157,12 @@ class World:
     # -- what was begun
 
     def carry_all(self) -> int:
-        steps = 0
-        while waiting := self.db.read(chunked_work.pending):
-            for drain in waiting:
-                self.do(chunked_work.run_chunk, drain, rules=self.rules)
+        """Until nothing is left, except what waits for tasks to end."""
+        steps, idle = 0, set[int]()
+        while left := [drain for drain in self.db.read(chunked_work.pending) if drain.id not in idle]:
+            for drain in left:
+                if self.do(chunked_work.run_chunk, drain, rules=self.rules).waits:
+                    idle.add(drain.id)
                 steps += 1
         return steps
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from myrmidon.functions.graph_errors import GraphError as GraphError
     from myrmidon.functions.graph_errors import HandleMisuse as HandleMisuse
     from myrmidon.functions.graph_errors import WiringError as WiringError
+    from myrmidon.functions.native_errors import LibraryProblem as LibraryProblem
+    from myrmidon.functions.native_errors import NativeFailure as NativeFailure
     from myrmidon.functions.task_function import TaskFunction as TaskFunction
     from myrmidon.functions.task_function import task as task
     from myrmidon.functions.types import Int8 as Int8
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from myrmidon.sdk.client import Client as Client
     from myrmidon.sdk.errors import JobFailed as JobFailed
     from myrmidon.sdk.errors import WaitedTooLong as WaitedTooLong
+    from myrmidon.sdk.shared import Shared as Shared
     from myrmidon.sdk.task_failed import TaskFailed as TaskFailed
 
 _HOMES = {
@@ -32,12 +35,15 @@ _HOMES = {
     "GraphError": "myrmidon.functions.graph_errors",
     "HandleMisuse": "myrmidon.functions.graph_errors",
     "WiringError": "myrmidon.functions.graph_errors",
+    "LibraryProblem": "myrmidon.functions.native_errors",
+    "NativeFailure": "myrmidon.functions.native_errors",
     "Int8": "myrmidon.functions.types",
     "Int16": "myrmidon.functions.types",
     "Int32": "myrmidon.functions.types",
     "Int64": "myrmidon.functions.types",
     "Client": "myrmidon.sdk.client",
     "AsyncClient": "myrmidon.sdk.async_client",
+    "Shared": "myrmidon.sdk.shared",
     "TaskFailed": "myrmidon.sdk.task_failed",
     "JobFailed": "myrmidon.sdk.errors",
     "WaitedTooLong": "myrmidon.sdk.errors",
@@ -56,12 +62,12 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("myrmidon.sdk"):
             raise
-        found = _placeholder(name)
+        found = client_placeholder(name)
     globals()[name] = found
     return found
 
 
-def _placeholder(name: str) -> type:
+def client_placeholder(name: str) -> type:
     """Stands for a class of the client on a bot: a script that imports it can be imported there, but not use it."""
 
     def refuse(*_args: Any, **_kwargs: Any) -> None:

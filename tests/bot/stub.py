@@ -20,6 +20,11 @@ from urllib.parse import parse_qs, urlsplit
 from tests.deadline import HANG_S
 
 
+def accepts(body: dict[str, Any], task: dict[str, Any]) -> bool:
+    """Whether the claim of a request takes this task."""
+    return body.get("accepts", "any") in ("any", "functions" if task["function"] else "commands")
+
+
 class Stub:
     """The server's side of everything; use as a context manager."""
 
@@ -59,6 +64,7 @@ class Stub:
         self.most = 256
         self.repeats_stops = False
         self.log_refusal = 0
+        self.file_refusal = ""
         self.log_limit = 1 << 30
         self.down = False
 
@@ -134,10 +140,12 @@ class Stub:
         return {
             "credential": credential, "bot_id": body["bot_id"], "session": body["session"], "keep": keep,
             "quarantined": body.get("quarantined"), "version": body["version"], "zip_hmac": "", "poll_s": self.poll_s,
-            "heartbeat_s": self.heartbeat_s, "server_time": int(time.time() * 1e6), "config": "", **self.gives,
+            "heartbeat_s": self.heartbeat_s, "server_time": int(time.time() * 1e6), "config": "",
+            "returns_unreceived": True, **self.gives,
         }  # fmt: skip
 
     def exchange(self, body: dict[str, Any]) -> dict[str, Any]:
+        self._return_unreceived(body)
         lengths = [self._append(p["run"], p["stream"], p["offset"], b64decode(p["data"])) for p in body["logs"]]
         replies = [self._take(report, body) for report in body["reports"]]
         turn = self.turns[body["session"]] = self.turns.get(body["session"], 0) + 1
@@ -149,7 +157,7 @@ class Stub:
             if self.turns[body["session"]] != turn:
                 break  # the bot has given this call up and made another one
             tasks = self._claim(body)
-        more = bool(self.waiting)
+        more = any(accepts(body, task) for task in self.waiting)
         self.answered[body["session"]] = max(body["nonce"], self.answered.get(body["session"], 0))
         return {"replies": replies, "log_lengths": lengths, "tasks": tasks, "more": more, **self._orders(body)}
 
@@ -184,11 +192,18 @@ class Stub:
         key = (body["session"], body["nonce"])
         if not self.claims.get(key) and self.answered.get(body["session"], 0) < body["nonce"]:
             n = 0 if self._order_for(body) or self._over(body) else min(body["n"], self.most, len(self.waiting))
-            found = [task for task in self.waiting if task["function"] or not body.get("functions_only")][:n]
+            found = [task for task in self.waiting if accepts(body, task)][:n]
             self.claims[key] = found
             for task in found:
                 self.waiting.remove(task)
         return self.claims.get(key, [])
+
+    def _return_unreceived(self, body: dict[str, Any]) -> None:
+        """The tasks of claims that the bot has given up go back to the queue."""
+        for (session, nonce), tasks in self.claims.items():
+            if session == body["session"] and body["received"] < nonce < body["nonce"]:
+                self.waiting.extend(tasks)
+                tasks.clear()
 
     def _take(self, report: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
         run = report["run"]
@@ -235,6 +250,8 @@ class Stub:
         if token != f"token-of-{run}":
             return 404, {"error": {"code": "not_found", "message": "no such run"}}
         if method == "PUT":
+            if self.file_refusal:
+                return 413, {"error": {"code": "storage_quota", "message": self.file_refusal}}
             self.files[digest] = data
             return 200, {"digest": digest, "size": len(data)}
         if digest not in self.files:

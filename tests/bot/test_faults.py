@@ -36,7 +36,7 @@ def test_every_task_runs_once_and_is_reported_whatever_happens_to_exchanges(
 
 def test_a_letter_that_the_server_will_never_read_does_not_end_the_talk(stub: Stub, tmp_path: Path):
     impatient = zip_files(
-        stub.url, session_loop=source_with("session_loop", "MAX_REJECTIONS = 5", "MAX_REJECTIONS = 1")
+        stub.url, failed_calls=source_with("failed_calls", "MAX_REJECTIONS = 5", "MAX_REJECTIONS = 1")
     )
     with a_bot(stub.url, tmp_path / "b1", files=impatient):
         assert stub.run("/bin/true")["exit_code"] == 0

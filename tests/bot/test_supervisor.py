@@ -324,8 +324,8 @@ def test_a_folder_with_other_files_is_not_taken(tmp_path: Path):
         (["--wrong", "x"], "unknown"),
         (["--dir"], "unknown"),
         (["--dimension", "x"], "KEY=VALUE"),
-        (["--slots", "0"], "a number from 1 to 1024, or auto"),
-        (["--slots", "many"], "a number from 1 to 1024, or auto"),
+        (["--slots", "1025"], "a number from 0 to 1024, or auto"),
+        (["--slots", "many"], "a number from 0 to 1024, or auto"),
         (["--server", "http://s", "--token-file", "/no/such"], "cannot be read"),
         ([], "no server"),
     ],
@@ -343,6 +343,19 @@ def test_slots_are_kept_until_they_are_changed_and_are_the_processors_by_default
 
     processors = len(os.sched_getaffinity(0))
     assert [slots(), slots("--slots", "7"), slots(), slots("--slots", "auto")] == [processors, 7, 7, processors]
+    assert [slots("--slots", "0"), slots(), slots("--slots", "auto")] == [0, 0, processors]
+
+
+def test_the_folders_of_libraries_are_stored_as_real_paths(tmp_path: Path):
+    (tmp_path / "libraries").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "libraries")
+
+    def folders(*flags: str) -> list[str]:
+        folder = startup_config.prepare(["--dir", str(tmp_path / "b"), "--server", "http://127.0.0.1:1", *flags])
+        return startup_config.StartupConfig(folder).library_dirs
+
+    found = [str((tmp_path / "libraries").resolve())]
+    assert [folders(), folders("--library-dir", str(tmp_path / "link")), folders()] == [[], found, found]
 
 
 def test_sessions_grow_also_when_the_clock_was_set_back(tmp_path: Path, monkeypatch):

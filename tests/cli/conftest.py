@@ -31,13 +31,13 @@ class Up:
     terminal: Terminal
 
 
-def start_up(home: Path, *words: str) -> Up:
+def start_up(home: Path, *words: str, settings: str = "") -> Up:
     """Start one, and wait for its word that it is up."""
     terminal = Terminal(home)
     data = home / "legion"
-    settings = home / "settings.toml"
-    settings.parent.mkdir(parents=True, exist_ok=True)
-    settings.write_text("heartbeat_s = 0.5\n")  # so that a cancel reaches a running command soon
+    file = home / "settings.toml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"heartbeat_s = 0.5\n{settings}")  # so that a cancel reaches a running command soon
     child = subprocess.Popen(
         [
             sys.executable,
@@ -49,7 +49,7 @@ def start_up(home: Path, *words: str) -> Up:
             "--data-dir",
             str(data),
             "--config",
-            str(settings),
+            str(file),
             *words,
         ],
         env=terminal.env,

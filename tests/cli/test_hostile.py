@@ -111,11 +111,16 @@ COMMANDS = (
     "job release $JOB", "job priority $JOB 50", "job log -f $JOB --label q*", "job meta set $JOB m v",
     "job meta get $JOB", "job meta get $JOB m", "job meta delete $JOB m", "job annotate $EVIL -",
     "job diff $JOB $JOB", "job graph $JOB", "job graph $JOB --format svg", "job delete none",
-    "open --print",
+    "open --print", "config show", "config put --remove pools.toml --dry-run",
     "webhook list", "webhook create $URL", "webhook deliveries 1", "webhook replay 1 2", "webhook delete 1",
+    "resource-group list", "resource-group show default", "resource-group create evil", "resource-group delete none",
+    "value list", "value put - --type int64", "value ref 5cee4880088100", "value unref 5cee4880088100",
     "value list $JOB", "value show 5cee4880088100", "value get 5cee4880088100 --json",
 )  # fmt: skip
-LOCAL = ("up", "server", "config check", "backup", "restore", "copy-db", "help", "completion", "bot start")
+LOCAL = (
+    "up", "server", "config check", "backup", "restore", "copy-db", "help", "completion", "bot start",
+    "native include-dir", "native crate-dir", "native functions",
+)  # fmt: skip
 """Commands that print what this machine says, and nothing of a server's."""
 LIKE_OTHERS = ("bot terminate", "task log")
 """It would end a bot of the other tests, and prints like `bot drain`; logs have a test of their own below."""

@@ -40,6 +40,13 @@ def test_a_failed_function_says_its_exception_and_a_failed_command_its_exit_code
     assert len(describe_end(structs.replace(function, message="x" * 5000))) < 300
 
 
+def test_a_running_task_shows_how_far_it_has_come():
+    running = structs.replace(a_task("a", "RUNNING"), progress=0.254)
+    ended = structs.replace(running, state="SUCCEEDED")
+    assert plain(tree_lines([running]))[0].endswith("a  25%")
+    assert plain(tree_lines([ended]))[0].endswith("a")
+
+
 def a_group(number: int, **counts: int) -> GraphGroup:
     return GraphGroup(id=number, prefix=f"g{number}", depth=0, num_nodes=sum(counts.values()), counts=counts)
 

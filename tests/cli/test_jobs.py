@@ -322,3 +322,38 @@ def test_an_ended_job_is_deleted_and_a_running_one_is_not(terminal: Terminal):
     terminal.run("job", "result", job)
     terminal.ok("job", "delete", job)
     wait_for(lambda: terminal.run("job", "show", job).returncode == 66, "the deleted job to be gone")
+
+
+# ---------------------------------------------------------------- resume
+
+
+def test_a_job_is_resumed_under_its_id(terminal: Terminal, tmp_path: Path):
+    def document(*commands: str) -> str:
+        """A graph of idempotent commands."""
+        tasks = {
+            f"n{i}": {"task": {"payload": {"command": ["sh", "-c", text], "idempotent": True}}}
+            for i, text in enumerate(commands)
+        }
+        path = tmp_path / "graph.json"
+        path.write_text(json.dumps({"name": "resumed", "tasks": tasks}))
+        return str(path)
+
+    words = ("job", "submit", "--id", "cli-resumed", "--resume")
+    first = terminal.ok(*words, document("true", "true # two")).split()[0]
+    terminal.ok("job", "result", first)
+    assert terminal.ok(*words, document("true", "true # two")).split()[0] == first
+    planned = terminal.run(*words, "--plan", document("true", "true # edited"))
+    assert "n1 runs: its command, its options or its signature have changed" in planned.stdout
+    assert "n0 runs" not in planned.stdout
+    second = terminal.ok(*words, document("true", "true # edited")).split()[0]
+    assert second != first
+    terminal.ok("job", "result", second)
+    shown = terminal.json("job", "show", "cli-resumed~1")
+    assert (shown["job_id"], shown["state"]) == (first, "SUCCEEDED")
+
+
+def test_resume_needs_an_id(terminal: Terminal, tmp_path: Path):
+    path = tmp_path / "graph.json"
+    path.write_text(json.dumps({"tasks": {"a": {"task": {"payload": {"command": ["true"]}}}}}))
+    done = terminal.run("job", "submit", "--resume", str(path))
+    assert (done.returncode, "--id" in done.stderr) == (2, True)

@@ -84,6 +84,12 @@ COMMANDS: list[tuple[str, Callable[[list[Any]], Any]]] = [
     ("token create signer --hawk", last),
     ("webhook create http://93.184.216.34/hook", last),
     ("webhook list", last),
+    ("resource-group create mine", last),
+    ("resource-group list", last),
+    ("resource-group show default", last),
+    ("resource-group delete mine --force", last),
+    ("value list", last),
+    ("value put {json} --type int64", last),
     ("jobs", last),
     ("job show {job}", last),
     ("job result {job}", last),
@@ -103,6 +109,8 @@ COMMANDS: list[tuple[str, Callable[[list[Any]], Any]]] = [
 def names(up: Up) -> dict[str, str]:
     """A task that has succeeded, one that has failed, a job and a bot."""
     terminal = up.terminal
+    number = up.data.parent / "number.json"
+    number.write_text("7")
     terminal.run("run", "--name", "failed", "--", "sh", "-c", "echo no >&2; exit 3")
     [failed] = terminal.json("tasks", "--name", "failed", "--limit", "1")["tasks"]
     return {
@@ -110,6 +118,7 @@ def names(up: Up) -> dict[str, str]:
         "failed": failed["task_id"],
         "job": terminal.json("job", "submit", "-", given=json.dumps(DOCUMENT))["job_id"],
         "bot": terminal.json("bots")["bots"][0]["bot_id"],
+        "json": str(number),
     }
 
 

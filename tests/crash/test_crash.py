@@ -171,6 +171,7 @@ def stage(
     made = Stage(db_url, verb, open_db)
     for module in CHUNKED:
         monkeypatch.setattr(module, "CHUNK", verb.chunk)
+        monkeypatch.setattr(module, "WHOLE", verb.chunk, raising=False)
     yield made
     made.close()
 

@@ -211,7 +211,37 @@ def _drop_staged(w: World, f: Facts) -> None:
     w.carry_all()
 
 
-@verb("submit of a job that is staged in parts", a_ready_task, chunk=2, tidy=_drop_staged)
+def _first_revision(w: World) -> Facts:
+    """A job under an external id, of which one call has succeeded and another one runs, and its next revision."""
+    w.bot("b1")
+
+    def graph(identity: str) -> dict[str, Any]:
+        nodes = {"x": w.call_of(constant()), "y": w.call_of(constant(b"\x02"), identity=identity)}
+        return {**nodes, "sum": w.call_of(output_of("x"), output_of("y"), identity="sum")}
+
+    w.resumed(graph("y"))
+    x, y = w.running("b1", 2)
+    w.report(finish(x, b"\x07"))
+    return {"y": y, "changed": graph("edited")}
+
+
+@verb("resumed submit that supersedes a job", _first_revision)
+def _resume(w: World, f: Facts) -> Any:
+    return w.resumed(f["changed"])
+
+
+@verb("resumed submit that is staged in parts", _first_revision, chunk=2, tidy=_drop_staged)
+def _resume_in_parts(w: World, f: Facts) -> Any:
+    return w.resumed(f["changed"])
+
+
+def _a_queue_of_functions(w: World) -> Facts:
+    """Queues stay when what was staged is dropped: those of the job exist before it."""
+    w.job({"f": a_node(task=a_function())})
+    return a_ready_task(w)
+
+
+@verb("submit of a job that is staged in parts", _a_queue_of_functions, chunk=2, tidy=_drop_staged)
 def _(w: World, f: Facts) -> Any:
     return w.job(GRAPH, key="k")
 
@@ -568,6 +598,25 @@ def _(w: World, f: Facts) -> Any:
     return w.carry_all()
 
 
+def a_busy_group(w: World) -> Facts:
+    """A running and a waiting task that read a shared value, a lone ready task, and a job that has failed."""
+    facts = a_value(w)
+    reads = {"kind": "shared", "type": INT, "shared_value_id": facts["value"]}
+    a_failed_job(w)
+    w.job({"r": a_node(task=a_function(reads)), "s": a_node("r", task=a_function(reads))})
+    w.submit(a_task(dims={"os": ["Debian"]}))
+    return {**facts, "runs": w.running("b1", 2)}
+
+
+@verb("delete_group with force, carried on", a_busy_group, chunk=3)
+def _(w: World, f: Facts) -> Any:
+    if w.value("SELECT 1 FROM resource_groups WHERE id = :g", g=w.group):
+        w.do(resource_groups.delete_group, w.group, force=True)
+    w.carry_all()
+    w.report(*(finish(run, exit_code=1) for run in f["runs"]))
+    return w.carry_all()
+
+
 @verb("create_group")
 def _(w: World, f: Facts) -> Any:
     return w.do(resource_groups.create_group, "another")
@@ -588,9 +637,9 @@ def _(w: World, f: Facts) -> Any:
     return w.db.write(lambda tx: shared_values.unref_value(tx, f["group"], f["value"]))
 
 
-@verb("add_locality", a_value)
+@verb("change_localities", a_value)
 def _(w: World, f: Facts) -> Any:
-    return w.db.write(lambda tx: shared_values.add_locality(tx, w.group, f["value"], "10.0.0.1"))
+    return w.db.write(lambda tx: shared_values.change_localities(tx, f["value"], add=["10.0.0.1"]))
 
 
 @verb("sequencer", a_job)

@@ -36,6 +36,8 @@ class Executor:
         self.other: list[dict[str, Any]] = []
         """Frames that were no answers, such as progress."""
         self.ends = {"out": 0, "err": 0}
+        self.defaults: dict[str, Any] = {}
+        """Fields of all runs, beside those of ``begin``."""
 
     def write_module(self, name: str, source: str) -> None:
         (self.code / f"{name}.py").write_text(textwrap.dedent(source))
@@ -53,7 +55,7 @@ class Executor:
                 stderr=err,
                 cwd=self.work,
                 start_new_session=True,
-                env={**os.environ, "TMPDIR": str(self.folder)},
+                env={**os.environ, "TMPDIR": str(self.folder), "PYTHONUNBUFFERED": ""},  # as on a bot
             )
         theirs.close()
         os.close(answers)
@@ -101,7 +103,7 @@ class Executor:
             "output_folder": str(self.outputs), "memory_mb": None, "server": "http://127.0.0.1:1", "token": "x",
             "bot_id": "b1",
         }  # fmt: skip
-        (self.send_as_file if as_file else self.send)({**frame, **more})
+        (self.send_as_file if as_file else self.send)({**frame, **self.defaults, **more})
         return self.next_id
 
     def send_as_file(self, frame: dict[str, Any]) -> None:

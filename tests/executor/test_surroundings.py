@@ -39,6 +39,13 @@ SOURCE = """
         log.debug("not shown")
         print("no newline", end="")
 
+    def say_in_c(text: str) -> None:
+        ctypes.CDLL(None).printf(b"%s", text.encode())
+
+    def fail_in_c(text: str) -> None:
+        say_in_c(text)
+        raise ValueError(text)
+
     def live(path: str) -> None:
         print("first line")
         while not os.path.exists(path):
@@ -170,6 +177,13 @@ def test_what_a_function_prints_is_its_log(start_on):
     assert len(lines) == 2
     answer = executor.run("say", "again")
     assert answer["stdout"].startswith("again\n")
+
+
+@pytest.mark.parametrize("function", ["say_in_c", "fail_in_c"])
+def test_what_the_code_of_a_c_extension_prints_is_in_the_log_of_its_run(start, function):
+    executor = start(SOURCE)
+    assert executor.run(function, "by C")["stdout"] == "by C"
+    assert executor.run("check")["stdout"] == "still here\n"
 
 
 def test_lines_are_in_the_file_before_the_function_ends(start, tmp_path):

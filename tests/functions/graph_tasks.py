@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Optional
 
-from myrmidon import task
+from myrmidon import context, task
 
 
 @dataclass
@@ -62,3 +62,15 @@ def open_box(given: Box, scale: float) -> int:
 @task
 def lookup(table: dict[str, list[int]]) -> int:
     return sum(len(name) * sum(items) for name, items in sorted(table.items())) % 1_000_003
+
+
+@task
+def countdown(n: int) -> int:
+    """Extends its own job a few times, and returns the result of the last of these calls."""
+    return add(n, 7) if n % 4 == 0 else context().submit(countdown, n - 1)
+
+
+@task
+def fan(n: int) -> list[int]:
+    """Maps over a result of its own call, and returns the list that comes of it."""
+    return context().map(add, context().submit(spread, n))

@@ -17,13 +17,14 @@ POOL = "default"
 
 
 @contextmanager
-def function_bot(server: LiveServer, folder: Path, *, slots: int = 2) -> Iterator[BotProcess]:
+def function_bot(server: LiveServer, folder: Path, *flags: str, slots: int = 2) -> Iterator[BotProcess]:
     """A bot that runs functions in this many slots."""
-    with live_bot(server, folder, POOL, "--slots", str(slots)) as bot:
+    with live_bot(server, folder, POOL, "--slots", str(slots), *flags) as bot:
         yield bot
 
 
 @contextmanager
-def a_client(server: LiveServer, **options: str) -> Iterator[Client]:
-    with Client(Transport(server.url, server.token), **options) as client:
+def a_client(server: LiveServer, url: str = "", **options: str) -> Iterator[Client]:
+    """A client of a server; ``url`` is another way to it."""
+    with Client(Transport(url or server.url, server.token), **options) as client:
         yield client

@@ -167,3 +167,42 @@ def wait_for_file(path, started="/dev/null"):
     Path(started).touch()
     while not Path(path).exists():
         time.sleep(0.01)
+
+
+@task
+def look_up(word: str, table: dict[str, int]) -> int:
+    return table[word]
+
+
+@task
+def total_of(numbers: list[float], more: Optional[list[int]] = None) -> float:
+    return sum(numbers) + sum(more or [])
+
+
+@task(shared=True)
+def make_table(size: int) -> dict[str, int]:
+    return {f"word {number}": number for number in range(size)}
+
+
+def gives_an_object():
+    return object()
+
+
+@task
+def half_done(path: str) -> None:
+    context().progress(0.5)
+    while not Path(path).exists():
+        time.sleep(0.01)
+
+
+@task
+def slow_look_up(word: str, table: dict[str, int]) -> int:
+    time.sleep(0.02)
+    return table[word]
+
+
+@task(retries=0)
+def wait_for_ever(table: dict[str, int]) -> int:
+    while True:
+        time.sleep(0.05)
+        context().progress(0.5)

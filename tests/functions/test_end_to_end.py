@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from myrmidon import AsyncClient, Client, TaskFailed
 from myrmidon.sdk.transport import Transport
+from myrmidon.store.tables.chunked_work import WHOLE
 from tests.functions import remote_tasks as tasks
 from tests.functions.remote_tasks import Colour, Item, Refused
 from tests.live import LiveServer
@@ -159,8 +161,11 @@ def test_map_submit_and_as_completed_without_a_graph(client: Client):
         next(results)
 
 
-def test_a_thousand_calls_in_one_map(client: Client):
-    assert sum(client.map(tasks.half, [2.0] * 1_500)) == 1_500
+def test_many_calls_in_one_map_become_jobs_that_are_stored_in_one_transaction_each(client: Client):
+    mapped = client.functions.calls.map(tasks.half, [2.0] * 1_500, (), {})
+    assert sum(future.result() for future in mapped) == 1_500
+    by_job = Counter(future.job_id for future in mapped)
+    assert max(by_job.values()) <= WHOLE
 
 
 def test_the_async_client(server: LiveServer, client: Client):
@@ -185,3 +190,15 @@ def test_cached_calls_do_not_run_again(client: Client, tmp_path: Path):
     file.write_text("two")
     assert client.submit(cached, str(file)).result() == "one"
     assert client.submit(tasks.needs, str(file)).result() == "two"
+
+
+def test_a_cached_function_that_submits_says_what_to_remove_and_works_without_it(client: Client):
+    cached = tasks.factorial.options(cache="1h")
+    with client.new_job() as job:
+        refused = cached(5)
+    with pytest.raises(TaskFailed, match=r"remove cache, or call it with \.options\(cache=False\)") as failure:
+        job.result(refused)
+    assert "context().submit" in failure.value.remote_traceback, "the line that submits"
+    with client.new_job() as job:
+        done = cached.options(cache=False)(5)
+    assert job.result(done) == 10

@@ -15,7 +15,7 @@ from myrmidon import GraphError, WiringError
 from myrmidon.functions import msgpack
 from myrmidon.functions.graph_builder import GraphBuilder
 from myrmidon.functions.node_inputs import contains_handle
-from myrmidon.functions.task_options import TaskOptions
+from myrmidon.functions.task_options import BUILTIN_RERUNS, TaskOptions
 from myrmidon.functions.values import decode, decode_gathered, encode
 from tests.functions import tasks
 from tests.functions.tasks import Pair, Point
@@ -271,6 +271,23 @@ def test_map_over_a_result_adds_a_node_that_expands_and_one_that_joins(builder):
     assert given["node"]["task"]["function"]["code"] == "c0de"
     assert given["node"]["task"]["inputs"] == []
     assert [function.__name__ for function in builder.functions()].count("count") == 1
+
+
+def test_the_nodes_of_a_map_run_where_its_function_runs_but_not_with_its_times(builder):
+    mapped = tasks.count.options(
+        label="c", dimensions={"gpu": "1"}, timeout=1, soft_timeout=0.5, reruns=0, retries=3, priority=7, memory_mb=9,
+        env={"A": "b"}, cache=True,
+    )  # fmt: skip
+    builder.map(mapped, builder.call(tasks.shards, ("a/b",)))
+    nodes = tasks_of(builder)
+    for label in ("c", "c/expand"):
+        task = nodes[label]["task"]
+        properties = task["slices"][0]["properties"]
+        assert properties["dimensions"]["gpu"] == ["1"]
+        assert not {"execution_timeout_s", "idempotent", "env"} & set(properties)
+        assert not {"soft_timeout_s", "max_instances"} & set(task)
+        assert (task["retries"], task["priority"], task["reruns"]) == (3, 7, BUILTIN_RERUNS)
+        assert "memory_mb" not in task["function"]
 
 
 def test_reduce_combines_in_layers(builder):

@@ -76,6 +76,40 @@ def test_a_job_keeps_its_code_until_the_new_one_is_asked_for(server: LiveServer,
     assert done.stdout.splitlines() == ["failed: ('old',)", "failed: ('old',)", "11"], done.stderr
 
 
+def test_functions_that_extend_their_job_run_again_with_new_code(server: LiveServer, client: Client, tmp_path: Path):
+    write(tmp_path, "library.py", "def value() -> int:\n    return 1\n")
+    program = """
+        from pathlib import Path
+        from myrmidon import Client, context, task
+        import library
+
+        @task
+        def inner(x: int) -> int:
+            return library.value() + x
+
+        @task
+        def outer(x: int) -> int:
+            return context().submit(inner, context().submit(inner, x))
+
+        @task
+        def up_to(n: int) -> list[int]:
+            return list(range(n))
+
+        if __name__ == "__main__":
+            with Client() as client:
+                with client.new_job("extended") as job:
+                    results = outer(1), job.map(inner, up_to(3))
+                print(job.result(results))
+                for value in (10, 20):
+                    job.wait()
+                    Path("library.py").write_text(f"def value() -> int:\\n    return {value}\\n")
+                    job.rerun(failed=False, code="new")
+                    print(job.result(results), len(list(client.job(job.id).tasks())))
+    """
+    done = run(server, tmp_path, program)
+    assert done.stdout.splitlines() == ["(3, [1, 2, 3])", "(21, [10, 11, 12]) 9", "(41, [20, 21, 22]) 9"], done.stderr
+
+
 def test_another_signature_on_the_bot_fails_before_the_call(server: LiveServer, client: Client, tmp_path: Path):
     write(tmp_path, "library.py", "from myrmidon import task\n@task\ndef f(x: int) -> int:\n    raise OSError('old')\n")
     program = """

@@ -12,7 +12,7 @@ from myrmidon.model.dag import ExistingTask, build_dag, topological_order
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.job import FailurePolicy, Graph, RequiresPolicy, composed_routing, encode_graph
 from myrmidon.model.job_document import labels_of, parse_graph, substitute
-from myrmidon.model.limits import DEFAULT_LIMITS, Limits, for_spider
+from myrmidon.model.limits import Limits
 from myrmidon.model.validation import MAX_PROBLEMS
 from tests.model.requests import (
     a_function,
@@ -49,13 +49,6 @@ def test_a_graph_is_read_with_the_defaults_of_a_document():
     assert (node.label, node.requires, node.hold) == ("build", [], False)
     assert node.policy is RequiresPolicy.ALL_SUCCEEDED
     assert node.request.name == "build"
-
-
-def test_a_job_in_the_form_of_spider_is_retried_five_times_unless_it_says_otherwise():
-    raw = {"tasks": {"build": {"task": {"slices": [one_slice()]}}}}
-    limits = for_spider(DEFAULT_LIMITS)
-    assert parse_graph(raw, limits).max_num_retries == 5
-    assert parse_graph({**raw, "max_num_retries": 0}, limits).max_num_retries == 0
 
 
 def test_every_field_of_a_graph_is_read():

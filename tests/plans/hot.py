@@ -96,7 +96,7 @@ def prepare(w: World) -> Facts:
     done = w.claim("b1", 60)
     w.report(*(finish(c) if c.task_id != job.task_ids["y"] else finish(c, b"\x08") for c in done))
     running = w.running("b1", 4)
-    w.submit(*[a_task(tags=["k:v"]) for _ in range(70)])
+    w.submit(*[a_task(tags=["k:v"]) for _ in range(80)])
     w.submit(a_task(), key="task key")
     w.submit(*[a_task(dims={"os": ["Debian"]}, slice={"expiration_s": 60}) for _ in range(5)])
     w.group = other
@@ -139,6 +139,7 @@ def _files(tx: Any, w: World, f: Facts) -> Any:
     stored_file.insert(tx, digests[0], w.group, size=1, now=w.now)
     stored_file.renew(tx, digests, w.group, now=w.now)
     stored_file.renew_for_all(tx, digests, now=w.now)
+    stored_file.bytes_of_group(tx, w.group)
     stored_file.unused(tx, "00", before=w.now, n=10)
     return stored_file.delete_unused(tx, digests, before=w.now)
 
@@ -260,7 +261,15 @@ def _values(tx: Any, w: World, f: Facts) -> None:
     delegate.delegated_by(tx, f["ids"]["x"])
     job_code.replaced(tx, [f["job"]])
     job_code.of_job(tx, f["job"])
-    task_run.set_progress(tx, [(run.task_id, run.run, 0.5) for run in f["running"]])
+    task_run.set_progress(tx, [(run.task_id, run.run, 0.5) for run in f["running"]], now=w.now)
+
+
+def _link(tx: Any, w: World, f: Facts) -> None:
+    """What a report of a shared output changes in its readers."""
+    producer = f["ids"]["x"]
+    ((_, value_id, _, _),) = values.outputs(tx, [producer])[producer]
+    values.link_output(tx, producer, 0, f["value"])
+    values.link_consumers(tx, producer, value_id, f["value"])
 
 
 def _heartbeat(tx: Any, w: World, f: Facts) -> Any:
@@ -310,6 +319,8 @@ HOT: dict[str, Call] = {
     "which queues have work": lambda tx, w, f: task_to_run.not_empty(tx, [_queue(w), 7]),
     "where tasks wait": lambda tx, w, f: task_to_run.queues_of(tx, sorted(f["ids"].values())[:50]),
     "how deep a queue is": lambda tx, w, f: task_to_run.depth(tx, _queue(w), 100),
+    "link the readers of a shared output": _link,
+    "which queues a bot serves": lambda tx, w, f: task_queues.kinds_of_queues(tx, "b1"),
     "who serves a queue": lambda tx, w, f: task_queues.bots_of_queue(tx, _queue(w)),
     "what a poll asks of its bot": lambda tx, w, f: (bots.read(tx, "b1"), bots.terminating_session(tx, "b1")),
     "whether all events have numbers": lambda tx, w, f: outbox.all_have_positions(tx),

@@ -37,7 +37,7 @@ def multiply(world: World, shot: Snapshot) -> dict[str, int]:
     for table, columns in shot.tables.items():
         if table not in ALONE:
             world.db.write(lambda tx, t=table, c=columns: _copy(tx, t, [name for name, _ in c]))
-    world.db.write(_analyze)
+    world.db.write(analyze)
     return {table: world.value(f'SELECT COUNT(*) FROM "{table}"') for table in shot.tables}
 
 
@@ -76,7 +76,7 @@ def _quoted(name: str) -> str:
     return f'"{name}"'
 
 
-def _analyze(tx: Any) -> None:
+def analyze(tx: Any) -> None:
     if str(tx.dialect) != "mariadb":
         tx.run("ANALYZE")
         return

@@ -84,8 +84,8 @@ BUGS = [
         "ended-run-guard",
         "a late report would change the run that had already been judged",
         "store/tables/task_run.py",
-        '    where="ended_at IS NULL",',
-        '    where="1 = 1",',
+        'session, error""",\n    where="ended_at IS NULL",',
+        'session, error""",\n    where="1 = 1",',
         _in("store/tables/test_guards.py", "test_a_run_that_has_ended_never_changes_again"),
     ),
     Bug(
@@ -288,6 +288,14 @@ BUGS = [
         _in("scheduler/test_sweep.py", "test_a_retry_gets_a_fresh_expiry_within_the_deadline"),
     ),
     Bug(
+        "any-kind",
+        "a bot that runs a command would be given a second one, which waits there",
+        "scheduler/claim.py",
+        "heads = [head for head in found if accepts.includes(functions=head.of_functions)]",
+        "heads = found",
+        _in("scheduler/test_claim.py", "test_a_bot_that_is_busy_with_one_kind_may_claim_the_other_one_only"),
+    ),
+    Bug(
         "old-nonce",
         "a poll that the network has delayed would start runs that no bot waits for",
         "scheduler/claim.py",
@@ -315,8 +323,8 @@ BUGS = [
         "hash-only",
         "somebody who forges a hash would put tasks into other people's queues",
         "scheduler/new_tasks.py",
-        "return {queue.dimensions: queue for queue in queues if queue.dimensions in wanted}",
-        "return {text: queue for queue in queues for text, hashed in wanted.items() if hashed == queue.hash}",
+        "return {key: queue for key, queue in found.items() if key in wanted}",
+        "return {key: queue for queue in queues for key, hashed in wanted.items() if hashed == queue.hash}",
         _in("scheduler/test_claim.py", "test_a_forged_hash_collision_mixes_no_queues"),
     ),
     Bug(
@@ -339,8 +347,8 @@ BUGS = [
         "dedupe-across-groups",
         "one group would be answered with the results of another",
         "model/task_request.py",
-        "_canonical_json((properties_hash, resource_group_id, pool, service_account))",
-        "_canonical_json((properties_hash, 0, pool, service_account))",
+        "_canonical_json((properties_hash, resource_group_id, pool, service_account, *scoped))",
+        "_canonical_json((properties_hash, 0, pool, service_account, *scoped))",
         _in("scheduler/test_dedupe.py", "test_another_group_is_not_answered"),
     ),
     Bug(

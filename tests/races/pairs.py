@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from myrmidon.model.errors import Conflict, NotFound, WrongState
+from myrmidon.model.errors import Conflict, NotFound, UnknownValue, WrongState
 from myrmidon.model.ids import show_run
 from myrmidon.model.task_request import Payload
 from myrmidon.model.value import GroupOwner, JobOwner
@@ -838,6 +838,82 @@ class SubmitJobSubmitJobWithOneExternalId:
         assert w.value("SELECT COUNT(*) FROM jobs") == 1
 
 
+@pair("resume/resume of the same document", symmetric=True, may_retry=True)
+class ResumeSame:
+    @staticmethod
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        w.resumed({"x": w.call_of()})
+        w.report(finish(w.running("b1")[0], b"\x07"))
+        return {"changed": {"x": w.call_of(), "y": w.call_of(identity="y")}}
+
+    @staticmethod
+    def a(w: World, f: Facts) -> Any:
+        return w.resumed(f["changed"])
+
+    @staticmethod
+    def b(w: World, f: Facts) -> Any:
+        return w.resumed(f["changed"])
+
+    @staticmethod
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert out.a.job_id == out.b.job_id
+        assert sorted([out.a.repeated, out.b.repeated]) == [False, True]
+        assert w.value("SELECT COUNT(*) FROM jobs") == 2
+        assert w.value("SELECT deduped_from FROM task_results WHERE id = :i", i=out.a.task_ids["x"]) is not None
+
+
+@pair("resume/resume of different documents", may_retry=True)
+class ResumeDifferent:
+    @staticmethod
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        w.resumed({"x": w.call_of()})
+        w.report(finish(w.running("b1")[0], b"\x07"))
+        return {name: {"x": w.call_of(), "y": w.call_of(identity=name)} for name in ("one", "two")}
+
+    @staticmethod
+    def a(w: World, f: Facts) -> Any:
+        return w.resumed(f["one"])
+
+    @staticmethod
+    def b(w: World, f: Facts) -> Any:
+        return w.resumed(f["two"])
+
+    @staticmethod
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        names = dict(w.all("SELECT external_id, state FROM jobs ORDER BY id"))
+        assert names == {"name~1": "SUCCEEDED", "name~2": "CANCELLED", "name": "RUNNING"}
+        for job in (out.a, out.b):
+            assert w.value("SELECT deduped_from FROM task_results WHERE id = :i", i=job.task_ids["x"]) is not None
+
+
+@pair("resume/finish in the earlier revision", may_retry=True)
+class ResumeFinish:
+    @staticmethod
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        first = w.resumed({"x": w.call_of(), "z": w.call_of(identity="z")})
+        runs = {run.task_id: run for run in w.running("b1", 2)}
+        return {"first": first, "x": runs[first.task_ids["x"]], "changed": {"x": w.call_of()}}
+
+    @staticmethod
+    def a(w: World, f: Facts) -> Any:
+        return w.resumed(f["changed"])
+
+    @staticmethod
+    def b(w: World, f: Facts) -> Any:
+        return w.report(finish(f["x"], b"\x07"))
+
+    @staticmethod
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        """The result answers the new revision only if it came first; either way there is one result or one run."""
+        answered = w.value("SELECT deduped_from FROM task_results WHERE id = :i", i=out.a.task_ids["x"])
+        assert w.state(out.a.task_ids["x"]) == ("SUCCEEDED" if answered is not None else "READY")
+        if answered is not None:
+            assert w.state(f["x"].task_id) == "SUCCEEDED"
+
+
 @pair("submit_job/submit_job with one request key and one external id", symmetric=True, may_retry=True)
 class SubmitJobSubmitJobWithOneRequestKeyAndOneExternalId:
     @staticmethod
@@ -943,6 +1019,84 @@ class RefUnrefOfTheLastReference:
         assert out.b == bool(out.lost_a)
         assert w.value("SELECT COUNT(*) FROM shared_values") == (0 if out.lost_a else 1)
         assert w.value("SELECT COUNT(*) FROM job_to_shared_value_ref") == (0 if out.lost_a else 1)
+
+
+def a_reader(value: int) -> dict[str, Any]:
+    """A job with one function that reads a shared value."""
+    return {"r": a_node(task=a_function({"kind": "shared", "type": INT, "shared_value_id": value}))}
+
+
+@pair("submit_job that reads a value/unref of its last reference", loses=(UnknownValue,))
+class SubmitJobThatReadsAValueUnrefOfItsLastReference:
+    @staticmethod
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        group = GroupOwner(w.group)
+        return {"group": group, "value": w.do(shared_values.create_value, group, INT, payload()).id}
+
+    @staticmethod
+    def a(w: World, f: Facts) -> Any:
+        return w.job(a_reader(f["value"]))
+
+    @staticmethod
+    def b(w: World, f: Facts) -> Any:
+        return w.db.write(lambda tx: shared_values.unref_value(tx, f["group"], f["value"]))
+
+    @staticmethod
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        assert out.b == bool(out.lost_a)
+        assert w.value("SELECT COUNT(*) FROM shared_values") == (0 if out.lost_a else 1)
+        assert w.value("SELECT COUNT(*) FROM jobs") == (0 if out.lost_a else 1)
+
+
+@pair("submit_job that reads a value/delete_job of the last job that has it", loses=(UnknownValue,))
+class SubmitJobThatReadsAValueDeleteJobOfTheLastJobThatHasIt:
+    @staticmethod
+    def prepare(w: World) -> Facts:
+        w.bot("b1")
+        group = GroupOwner(w.group)
+        value = w.do(shared_values.create_value, group, INT, payload()).id
+        job = w.job(a_reader(value)).job_id
+        w.db.write(lambda tx: shared_values.unref_value(tx, group, value))
+        w.report(finish(w.running()[0], b"\x05"))
+        w.do(retention.delete_job, job, group_id=w.group)
+        return {"value": value, "drain": w.db.read(chunked_work.pending)[0]}
+
+    @staticmethod
+    def a(w: World, f: Facts) -> Any:
+        return w.job(a_reader(f["value"]))
+
+    @staticmethod
+    def b(w: World, f: Facts) -> Any:
+        return w.do(chunked_work.run_chunk, f["drain"])
+
+    @staticmethod
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        w.carry_all()
+        assert w.value("SELECT COUNT(*) FROM shared_values") == (0 if out.lost_a else 1)
+        assert w.value("SELECT COUNT(*) FROM jobs") == (0 if out.lost_a else 1)
+
+
+@pair("create_value/delete_group", loses=(NotFound,))
+class CreateValueDeleteGroup:
+    @staticmethod
+    def prepare(w: World) -> Facts:
+        return {"group": w.do(resource_groups.create_group, "other").id}
+
+    @staticmethod
+    def a(w: World, f: Facts) -> Any:
+        return w.do(shared_values.create_value, GroupOwner(f["group"]), INT, payload())
+
+    @staticmethod
+    def b(w: World, f: Facts) -> Any:
+        w.do(resource_groups.delete_group, f["group"], force=True)
+        return w.carry_all()
+
+    @staticmethod
+    def check(w: World, f: Facts, out: Outcome) -> None:
+        w.carry_all()
+        for table in ("shared_values", "resource_group_to_shared_value_ref"):
+            assert w.value(f"SELECT COUNT(*) FROM {table}") == 0
 
 
 # --- What is carried on ---

@@ -35,4 +35,5 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
     """What is done in chunks of a thousand is done in chunks of three."""
     for module in (propagate, submit_job, rerun, cascade, cancel, capacity, retention, hold):
         monkeypatch.setattr(module, "CHUNK", 3)
+        monkeypatch.setattr(module, "WHOLE", 3, raising=False)
     return 3

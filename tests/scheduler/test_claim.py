@@ -9,7 +9,7 @@ from msgspec import structs
 
 from myrmidon.model import dimensions
 from myrmidon.model.errors import NotFound, WrongState
-from myrmidon.model.task_to_run import IS_FUNCTION, LIFO, READS_SHARED, USES_CACHES, Order
+from myrmidon.model.task_to_run import LIFO, OF_FUNCTIONS, READS_SHARED, USES_CACHES, Accepts, Order
 from myrmidon.model.value import GroupOwner
 from myrmidon.scheduler import bots, claim, shared_values
 from myrmidon.store.tables import pool_order, task_queues, task_result, task_to_run
@@ -253,7 +253,7 @@ def test_a_better_priority_beats_a_fair_share(world):
 def test_a_task_whose_shared_value_is_near_goes_first(world):
     world.bot("b1", address="10.0.0.1")
     far, near = (world.do(shared_values.create_value, GroupOwner(world.group.id), "int64", inline()) for _ in range(2))
-    world.do(shared_values.add_locality, world.group.id, near.id, "10.0.0.1")
+    world.do(shared_values.change_localities, near.id, add=["10.0.0.1"])
     tasks = [world.submit_raw(a_function([shared(v.id)])).task_id for v in (far, near)]
     assert order(world, 1) == [tasks[1]]
     assert order(world, 1) == [tasks[0]]
@@ -262,7 +262,7 @@ def test_a_task_whose_shared_value_is_near_goes_first(world):
 def test_a_near_value_does_not_beat_a_better_priority(world):
     world.bot("b1", address="10.0.0.1")
     value = world.do(shared_values.create_value, GroupOwner(world.group.id), "int64", inline())
-    world.do(shared_values.add_locality, world.group.id, value.id, "10.0.0.1")
+    world.do(shared_values.change_localities, value.id, add=["10.0.0.1"])
     near = world.submit_raw(a_function([shared(value.id)], priority=50)).task_id
     better = world.submit_raw(a_function(priority=40)).task_id
     assert [order(world, 1), order(world, 1)] == [[better], [near]]
@@ -271,7 +271,7 @@ def test_a_near_value_does_not_beat_a_better_priority(world):
 def test_near_tasks_and_others_fill_one_claim(world):
     world.bot("b1", address="10.0.0.1")
     value = world.do(shared_values.create_value, GroupOwner(world.group.id), "int64", inline())
-    world.do(shared_values.add_locality, world.group.id, value.id, "10.0.0.1")
+    world.do(shared_values.change_localities, value.id, add=["10.0.0.1"])
     others = [world.submit_raw(a_function()).task_id for _ in range(2)]
     near = world.submit_raw(a_function([shared(value.id)])).task_id
     assert order(world, 2) == [near, others[0]]
@@ -280,7 +280,7 @@ def test_near_tasks_and_others_fill_one_claim(world):
 def test_a_bot_without_an_address_is_near_to_nothing(world):
     world.bot("b1")
     value = world.do(shared_values.create_value, GroupOwner(world.group.id), "int64", inline())
-    world.do(shared_values.add_locality, world.group.id, value.id, "10.0.0.1")
+    world.do(shared_values.change_localities, value.id, add=["10.0.0.1"])
     tasks = [world.submit_raw(a_function([shared(value.id)])).task_id for _ in range(2)]
     assert order(world, 1) == tasks[:1]
 
@@ -316,14 +316,16 @@ def test_a_bot_without_caches_takes_tasks_in_their_order(world):
     assert order(world) == tasks
 
 
-def test_a_queue_has_tasks_with_caches_and_tasks_with_shared_values(world):
+def test_queues_have_tasks_with_caches_and_tasks_with_shared_values(world):
     world.bot("b1", address="10.0.0.1", dimensions={"caches": ["git"]})
     value = world.do(shared_values.create_value, GroupOwner(world.group.id), "int64", inline())
-    world.do(shared_values.add_locality, world.group.id, value.id, "10.0.0.1")
+    world.do(shared_values.change_localities, value.id, add=["10.0.0.1"])
     plain, cache = world.submit(), cached(world, "git")
-    reader = world.submit_raw(a_function([shared(value.id)])).task_id
-    assert world.column("SELECT shared FROM task_dimensions") == [READS_SHARED | USES_CACHES | IS_FUNCTION]
-    assert order(world) == [cache, reader, plain]
+    world.advance(1)
+    function, reader = world.function().task_id, world.submit_raw(a_function([shared(value.id)])).task_id
+    marks = world.column("SELECT shared FROM task_dimensions")
+    assert sorted(marks) == [USES_CACHES, READS_SHARED | OF_FUNCTIONS]
+    assert order(world) == [cache, plain, reader, function]
 
 
 def test_a_text_that_looks_like_caches_is_none(world):
@@ -449,23 +451,33 @@ def test_a_bot_that_should_avoid_all_of_the_best_queues_looks_into_the_next(worl
     assert len(world.claim("b2", 6)) == 5
 
 
-# ---------------------------------------------------------------- functions only
+# ---------------------------------------------------------------- claims of one kind
 
 
-def functions_only(w, n=1):
-    poll = structs.replace(w.poll("b1", n), functions_only=True)
+def claim_only(w, accepts, n=1):
+    poll = structs.replace(w.poll("b1", n), accepts=accepts)
     got = w.do(claim.claim, poll)
     w.bot_of.update({(run.task_id, run.run): "b1" for run in got})
     return got
 
 
-def test_a_bot_that_runs_a_command_may_claim_functions_only(world):
+@pytest.mark.parametrize("accepts", [Accepts.FUNCTIONS, Accepts.COMMANDS])
+def test_a_bot_that_is_busy_with_one_kind_may_claim_the_other_one_only(world, accepts):
     world.bot("b1")
-    commands = world.submit_many(3)
-    functions = [world.function().task_id for _ in range(2)]
-    assert [run.task_id for run in functions_only(world, 9)] == functions
-    assert functions_only(world, 9) == []
-    assert [run.task_id for run in world.claim("b1", 9)] == commands
+    tasks = {Accepts.COMMANDS: world.submit_many(3), Accepts.FUNCTIONS: [world.function().task_id for _ in range(2)]}
+    (other,) = tasks.keys() - {accepts}
+    assert [run.task_id for run in claim_only(world, accepts, 9)] == tasks[accepts]
+    assert claim_only(world, accepts, 9) == []
+    assert [run.task_id for run in world.claim("b1", 9)] == tasks[other]
+
+
+def test_functions_and_commands_with_the_same_dimensions_run_in_the_order_of_their_submission(world):
+    world.bot("b1")
+    tasks = []
+    for number in range(6):
+        tasks.append(world.submit() if number % 2 else world.function().task_id)
+        world.advance(1)
+    assert [run.task_id for run in world.claim("b1", 9)] == tasks
 
 
 def test_functions_of_several_queues_are_claimed_without_their_commands(world):
@@ -473,11 +485,11 @@ def test_functions_of_several_queues_are_claimed_without_their_commands(world):
     for wanted in ({}, {"os": "Linux"}):
         world.submit(**wanted)
         world.function(**wanted)
-    assert [run.work.func_name is not None for run in functions_only(world, 9)] == [True, True]
+    assert [run.work.func_name is not None for run in claim_only(world, Accepts.FUNCTIONS, 9)] == [True, True]
     assert [run.work.func_name is not None for run in world.claim("b1", 9)] == [False, False]
 
 
 def test_a_bot_in_quarantine_gets_no_functions_either(world):
     world.bot("b1", quarantined="broken")
     world.function()
-    assert functions_only(world) == []
+    assert claim_only(world, Accepts.FUNCTIONS) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from myrmidon.model.states import TaskState
 from myrmidon.model.task_result import Finish, TaskResult, TaskRun
 from myrmidon.model.task_to_run import LIFO, Head, Order, TaskToRun, rank, standing
 from myrmidon.scheduler import policy
-from myrmidon.scheduler.policy import DAY, DEFAULT_RULES, SECOND, Verdict
+from myrmidon.scheduler.policy import DAY, DEFAULT_RULES, SECOND, GroupShares, Verdict
 
 T = TaskState
 
@@ -140,7 +142,7 @@ def heads_of(groups):
     ],
 )
 def test_the_order_of_queues(heads, running, order):
-    assert [head.queue for head in policy.best_queues(heads, running, NOW)] == order
+    assert [head.queue for head in policy.best_queues(heads, GroupShares(running), NOW)] == order
 
 
 @given(
@@ -186,28 +188,49 @@ def rows(queue, n, priority=100):
     ],
 )
 def test_the_shares_of_queues(candidates, groups, running, n, picks):
-    assert policy.pick_queues(candidates, heads_of(groups), running, n, NOW) == picks
+    assert policy.pick_queues(candidates, heads_of(groups), GroupShares(running), n, NOW) == picks
 
 
 @given(
     priorities=st.lists(st.lists(st.integers(0, 3), max_size=6), max_size=5),
     running=st.dictionaries(st.integers(0, 2), st.integers(0, 9)),
+    turns=st.dictionaries(st.integers(0, 2), st.integers(0, 9)),
     n=st.integers(0, 20),
 )
-def test_the_shares_are_those_of_choosing_one_by_one(priorities, running, n):
+def test_the_shares_are_those_of_choosing_one_by_one(priorities, running, turns, n):
     """The heap gives what looking at every queue for every single task would give."""
     candidates = {q: [a_row(q, i, p, i) for i, p in enumerate(sorted(one))] for q, one in enumerate(priorities)}
     groups = {queue: queue % 3 for queue in candidates}
-    shares, taken, expected = dict(running), dict.fromkeys(candidates, 0), []
+    shares, taken, expected = GroupShares(running, turns), dict.fromkeys(candidates, 0), []
     for _ in range(n):
         left = [(rows[taken[q]], q) for q, rows in candidates.items() if taken[q] < len(rows)]
         if not left:
             break
-        _, _, _, best = min((r.task_rank & 255, shares.get(groups[q], 0), r.task_rank, q) for r, q in left)
+        _, _, _, best = min((r.task_rank & 255, shares.of(groups[q]), r.task_rank, q) for r, q in left)
         expected.append(best)
         taken[best] += 1
-        shares[groups[best]] = shares.get(groups[best], 0) + 1
-    assert policy.pick_queues(candidates, heads_of(groups), running, n, NOW) == expected
+        shares.take(groups[best])
+    given = GroupShares(running, turns)
+    assert policy.pick_queues(candidates, heads_of(groups), given, n, NOW) == expected
+
+
+@pytest.mark.parametrize("num_bots", range(1, 8))
+@pytest.mark.parametrize("sizes", [(400, 40), (40, 400), (40, 90, 400)])
+def test_groups_with_a_backlog_get_equal_numbers_of_claims(num_bots, sizes):
+    """Bots that hold one task each, which end in the order of their start."""
+    left = {group: [a_row(group, i, task_rank=group) for i in range(size)] for group, size in enumerate(sizes)}
+    heads = heads_of({group: group for group in left})
+    turns: dict[int, int] = {}
+    held: deque[int] = deque(maxlen=num_bots)
+    claims: Counter[int] = Counter()
+    while all(left.values()):
+        shares = GroupShares(Counter(list(held)[len(held) == num_bots :]), turns)
+        [group] = policy.pick_queues(left, heads, shares, 1, NOW)
+        left[group].pop(0)
+        turns[group] = shares.take(group)
+        held.append(group)
+        claims[group] += 1
+        assert max(claims.values()) - min(claims[one] for one in left) <= 1
 
 
 @pytest.mark.parametrize(

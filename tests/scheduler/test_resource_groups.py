@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from myrmidon.model.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from myrmidon.model.errors import Conflict, Forbidden, InvalidRequest, NotFound, UnknownFile, WrongState
 from myrmidon.model.task_request import Payload
 from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import resource_groups, shared_values
+from myrmidon.scheduler import idempotency, resource_groups, shared_values
 from myrmidon.store.tables import shared_value
 from tests.builders import a_function, in_doubt, inline, returned, shared
 
@@ -69,8 +71,17 @@ def test_a_value_is_read_as_it_was_written(w):
 
 
 def test_a_large_value_is_named_by_its_digest(w):
+    w.store_file(DIGEST, 5000)
     value = w.do(shared_values.create_value, w.mine, "bytes", Payload(digest=DIGEST, size=5000))
     assert w.read(shared_values.get_value, w.group.id, value.id).digest == DIGEST
+
+
+def test_a_file_that_the_group_has_not_stored_is_refused(w):
+    w.store_file(DIGEST, 5000)
+    for owner, size in ((w.other, 5000), (w.mine, 4999)):
+        with pytest.raises(UnknownFile):
+            w.do(shared_values.create_value, owner, "bytes", Payload(digest=DIGEST, size=size))
+    assert w.count("shared_values") == 0
 
 
 @pytest.mark.parametrize(
@@ -94,9 +105,8 @@ def test_a_type_that_is_none_is_refused(lite, kind):
 
 def test_a_group_cannot_read_what_it_does_not_reference(w):
     value = a_value(w)
-    for verb, *more in ((shared_values.get_value,), (shared_values.drop_locality, "x")):
-        with pytest.raises(NotFound):
-            w.do(verb, w.other.resource_group_id, value.id, *more)
+    with pytest.raises(NotFound):
+        w.do(shared_values.get_value, w.other.resource_group_id, value.id)
     with pytest.raises(NotFound):
         w.do(shared_values.ref_value, w.other, value.id)
 
@@ -119,7 +129,7 @@ def test_values_are_listed_by_owner_and_page(w):
 
 def test_the_last_reference_takes_the_value_with_it(w):
     value = a_value(w)
-    w.do(shared_values.add_locality, w.group.id, value.id, "10.0.0.1")
+    w.do(shared_values.change_localities, value.id, add=["10.0.0.1"])
     assert w.do(shared_values.unref_value, w.mine, value.id) is True
     assert (w.count("shared_values"), w.count("shared_value_localities")) == (0, 0)
 
@@ -188,24 +198,34 @@ def test_a_value_whose_creation_is_in_doubt_is_created_once(w):
 
 def test_localities_are_noted_and_forgotten(w):
     value = a_value(w)
-    for address in ("10.0.0.2", "10.0.0.1", "10.0.0.1"):
-        w.do(shared_values.add_locality, w.group.id, value.id, address)
+    w.do(shared_values.change_localities, value.id, add=["10.0.0.2", "10.0.0.1", "10.0.0.1"])
     assert w.read(shared_value.localities, [value.id]) == {value.id: ["10.0.0.1", "10.0.0.2"]}
-    assert w.do(shared_values.drop_locality, w.group.id, value.id, "10.0.0.1") is True
-    assert w.do(shared_values.drop_locality, w.group.id, value.id, "10.0.0.1") is False
+    for _ in range(2):
+        assert w.do(shared_values.change_localities, value.id, drop=["10.0.0.1"]) == ["10.0.0.2"]
 
 
 @pytest.mark.parametrize("address", ["", "x" * 41, "a\x00b"])
 def test_a_bad_address_is_refused(w, address):
     value = a_value(w)
     with pytest.raises(InvalidRequest):
-        w.do(shared_values.add_locality, w.group.id, value.id, address)
+        w.do(shared_values.change_localities, value.id, add=[address])
 
 
-def test_a_foreign_value_has_no_locality_for_us(w):
-    value = a_value(w, w.other)
+def test_a_deleted_value_gets_no_locality(w):
+    value = a_value(w)
+    w.do(shared_values.unref_value, w.mine, value.id)
     with pytest.raises(NotFound):
-        w.do(shared_values.add_locality, w.group.id, value.id, "10.0.0.1")
+        w.do(shared_values.change_localities, value.id, add=["10.0.0.1"])
+    assert w.count("shared_value_localities") == 0
+
+
+def test_the_answer_of_a_call_is_kept_under_its_key(w):
+    claim: dict[str, Any] = {"body": {}, "now": w.now, "subject": 7}
+    assert w.do(lambda tx: idempotency.claim_request_key(tx, "drop", "k", **claim))
+    assert not w.do(lambda tx: idempotency.claim_request_key(tx, "drop", "k", **claim))
+    assert w.read(idempotency.subject_of_key, "drop", "k") == 7
+    w.do(idempotency.set_subject_of_key, "drop", "k", -2)
+    assert w.read(idempotency.subject_of_key, "drop", "k") == -2
 
 
 def test_ensure_group_gives_the_same_group_again(world):
@@ -218,3 +238,77 @@ def test_a_repeated_create_group_says_the_same_id_and_gets_its_group(world):
     assert world.do(resource_groups.create_group, "mine", group_id=77) == made
     with pytest.raises(Conflict):
         world.do(resource_groups.create_group, "mine", group_id=78)
+
+
+# ---------------------------------------------------------------- deletion with force
+
+
+def gone(w, group_id: int) -> bool:
+    """Whether nothing of a group is left, in any table that says whose a row is."""
+    w.removed = True
+    tables = ("task_requests", "jobs", "task_runs", "task_dimensions", "resource_group_to_shared_value_ref")
+    rows = [w.column(f"SELECT COUNT(*) FROM {name} WHERE resource_group_id = :id", id=group_id) for name in tables]
+    return rows == [[0]] * len(tables) and w.column("SELECT id FROM resource_groups WHERE id = :id", id=group_id) == []
+
+
+def test_a_group_is_deleted_under_running_jobs(w):
+    w.bots("b1", "b2")
+    value = a_value(w)
+    reader = {"task": a_function([shared(value.id)])}
+    job = w.job({"a": [], "b": ["a"]}, nodes={"a": reader})
+    lone = w.submit()
+    runs = [w.take("b1"), w.take("b2")]
+    waiting = w.submit()
+    with pytest.raises(WrongState):
+        w.do(resource_groups.delete_group, w.group.id)
+    w.do(resource_groups.delete_group, w.group.id, force=True)
+    w.do(resource_groups.delete_group, w.group.id, force=True)
+    w.carry()
+    assert w.job_state(job) == "CANCELLED"
+    assert (w.state(job["b"]), w.state(waiting)) == ("CANCELED", "CANCELED")
+    assert {run.task_id for run in runs} == {job["a"], lone}
+    assert [w.state(run.task_id) for run in runs] == ["RUNNING", "RUNNING"], "the deletion waits for them"
+    with pytest.raises(WrongState):
+        w.submit()
+    for bot, run in zip(("b1", "b2"), runs, strict=True):
+        assert w.beat(bot, run) == [(run.task_id, run.run)]
+        w.finish(run)
+        w.carry()
+    assert gone(w, w.group.id)
+    assert (w.count("shared_values"), w.count("chunked_work")) == (0, 0)
+
+
+def test_a_deletion_ends_when_a_bot_is_lost(w):
+    w.bot("b1")
+    w.submit()
+    w.take("b1")
+    w.do(resource_groups.delete_group, w.group.id, force=True)
+    w.carry()
+    assert not gone(w, w.group.id)
+    w.lose("b1")
+    w.sweep()
+    w.carry()
+    assert gone(w, w.group.id)
+
+
+def test_jobs_that_wait_for_a_retry_and_tasks_of_failed_jobs_are_cancelled_too(w):
+    w.bot("b1")
+    retried = w.job({"a": []}, max_num_retries=3)
+    failed = w.job({"a": [], "b": ["a"]})
+    for _ in range(2):
+        w.do_one("b1", exit_code=1)
+    assert (w.job_state(retried), w.job_state(failed)) == ("PENDING_RETRY", "FAILED")
+    assert w.state(failed["b"]) == "WAITING"
+    w.do(resource_groups.delete_group, w.group.id, force=True)
+    w.carry()
+    assert gone(w, w.group.id)
+
+
+def test_the_values_of_other_groups_survive(w):
+    value = a_value(w)
+    w.do(shared_values.ref_value, w.other, value.id, for_any_group=True)
+    w.job({"a": []}, nodes={"a": {"task": a_function([shared(value.id)])}})
+    w.do(resource_groups.delete_group, w.group.id, force=True)
+    w.carry()
+    assert gone(w, w.group.id)
+    assert w.read(shared_values.get_value, w.other.resource_group_id, value.id) == value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import json
 
-from myrmidon.model.errors import Conflict, Forbidden, InvalidRequest, NotFound, StoreUnavailable, WrongState
+from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, StoreUnavailable, UnknownValue, WrongState
 from myrmidon.model.ids import show_task
 from myrmidon.model.value import GroupOwner
 from myrmidon.scheduler import cancel, hold, rerun, shared_values, submit_job
@@ -31,6 +31,15 @@ def test_a_job_knows_where_it_begins_and_ends(world):
     job = world.job({"a": [], "b": ["a"], "c": ["a"], "d": []})
     assert set(world.column("SELECT task_id FROM input_tasks")) == {job["a"], job["d"]}
     assert set(world.column("SELECT task_id FROM output_tasks")) == {job["b"], job["c"], job["d"]}
+
+
+@pytest.mark.parametrize(("num_tasks", "num_transactions"), [(1, 1), (1_000, 1), (1_001, 7), (2_000, 11)])
+def test_a_graph_of_up_to_1000_tasks_is_one_transaction_and_a_larger_one_many_short_ones(
+    lite, num_tasks: int, num_transactions: int
+):
+    raw = a_graph({f"t{number}": [] for number in range(num_tasks)})
+    draft = submit_job.draft_job(raw, now=lite.now, ids=lite.ids)
+    assert len(list(submit_job.submit_steps(lite.group.id, draft, now=lite.now, ids=lite.ids))) == num_transactions
 
 
 def test_a_held_node_waits(world):
@@ -108,7 +117,7 @@ def test_a_shared_input_is_referenced_by_the_job(world):
 def test_a_shared_value_of_another_group_is_refused(world):
     other = world.new_group("other")
     value = world.do(shared_values.create_value, GroupOwner(other.id), "int64", inline())
-    with pytest.raises(Forbidden):
+    with pytest.raises(UnknownValue):
         world.job({"a": []}, nodes={"a": {"task": a_function([shared(value.id)])}})
     assert world.count("jobs") == 0
 

@@ -323,9 +323,10 @@ def test_kill_of_a_server_and_of_the_database_in_mid_flight_loses_and_doubles_no
         with ExitStack() as stack:
             url = database.new_database()
             one, two = a_pair(stack, url, tmp_path)
-            bots = [a_bot(server, lane, number) for number, server in enumerate([one, two, one, two])]
+            places = [one, two, one, two]
+            bots = [a_bot(server, lane, number) for number, server in enumerate(places)]
             threads = stack.enter_context(ThreadPoolExecutor(6))
-            working = [threads.submit(labour, bot, [bot.server, one, two]) for bot in bots]
+            working = [threads.submit(labour, bot, [at, one, two]) for at, bot in zip(places, bots, strict=True)]
             working += [threads.submit(submit_on, f"client {at.port}", [at, one, two]) for at in (one, two)]
             for enough, kill, start in (
                 (20, database.kill, partial(start_safely, database)),

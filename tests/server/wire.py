@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.deadline import HANG_S, POLL_S
-from tests.live import LiveServer
+from tests.live import LiveServer, ServerCalls
 
 
 class WireBot:
     """Speaks the bots' calls one by one. `last` is the last call's path and body, for sending it again."""
 
-    def __init__(self, server: LiveServer, name: str, *, session: int | None = None) -> None:
+    def __init__(self, server: ServerCalls, name: str, *, session: int | None = None) -> None:
         self.server = server
         self.name = name
         self.session = session or time.time_ns() // 1000

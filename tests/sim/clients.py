@@ -6,7 +6,7 @@ import base64
 from collections.abc import Callable
 from typing import Any
 
-from myrmidon.model.errors import Conflict, Forbidden, MyrmidonError, NotFound, WrongState
+from myrmidon.model.errors import Conflict, MyrmidonError, NotFound, UnknownValue, WrongState
 from myrmidon.model.ids import show_run
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import Finish
@@ -255,7 +255,7 @@ class Clients(Actor):
             if isinstance(replies, MyrmidonError):
                 raise Violation(f"a submit was refused: {replies!r}")
             for (key, raw), reply in zip(items, replies, strict=True):
-                if isinstance(reply, (*allowed, Forbidden)):
+                if isinstance(reply, (*allowed, UnknownValue)):
                     continue  # a shared value may have gone meanwhile
                 if isinstance(reply, MyrmidonError):
                     raise Violation(f"the submit {key} was refused: {reply!r}")
@@ -286,7 +286,7 @@ class Clients(Actor):
             return submit_job.submit_job(server.db.write, group, draft, now=now, ids=ids, rules=rules)
 
         def done(reply: Any) -> None:
-            if isinstance(reply, (Forbidden, WrongState)):
+            if isinstance(reply, (UnknownValue, WrongState)):
                 return  # a shared value may have gone meanwhile, or the job came too slowly
             if isinstance(reply, MyrmidonError):
                 raise Violation(f"the job {key} was refused: {reply!r}")
@@ -312,7 +312,7 @@ class Clients(Actor):
         raw = {"tasks": self._graph(group, rng.choice((1, 2, 5)), known, f"x{self.numbers}-")}
 
         def done(reply: Any) -> None:
-            if isinstance(reply, (WrongState, NotFound, Forbidden)):
+            if isinstance(reply, (WrongState, NotFound, UnknownValue)):
                 return
             if isinstance(reply, MyrmidonError):
                 raise Violation(f"the extension of {job_id} was refused: {reply!r}")
@@ -473,7 +473,7 @@ class Clients(Actor):
         value, address = rng.choice(self.shared[group]), f"10.0.0.{rng.randrange(4)}"
 
         def do(server: Server) -> Any:
-            return server.db.write(lambda tx: shared_values.add_locality(tx, group, value, address))
+            return server.db.write(lambda tx: shared_values.change_localities(tx, value, add=[address]))
 
         self._call("locality", do, lambda reply: None)
 

@@ -67,7 +67,7 @@ def _check_zip() -> int:
         watcher = CommandWatcher(LogSpool(f"{folder}/spool"), on_unkillable=lambda _: None)
         isolation = Isolation()
         runner = TaskRunner(folder, NamedCaches(f"{folder}/c"), watcher, base_environment((), {}), isolation)
-        isolation.use_landlock(folder, writable=runner.workdir.root, readable=runner.context.folder)
+        isolation.use_landlock(folder, writable=runner.workdir.root, readable=[runner.context.folder])
         task = {"run": "0", "token": "0", "execution_timeout_s": 60, "grace_period_s": 1}
         record = runner.execute({**task, "command": [sys.executable, "-I", "-S", "-c", "print('test')"]})
     report = record["report"] if record else {}

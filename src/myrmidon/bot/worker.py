@@ -19,6 +19,8 @@ from myrmidon.bot.install.startup_config import StartupConfig
 from myrmidon.bot.link.file_transfers import FileTransfers
 from myrmidon.bot.link.next_action import SHUTDOWN_S
 from myrmidon.bot.link.session_loop import SessionLoop
+from myrmidon.bot.machine.environment_cache import EnvironmentCache
+from myrmidon.bot.machine.environment_offer import EnvironmentOffer
 from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.run.command import Command
 from myrmidon.bot.run.command_watcher import CommandWatcher
@@ -29,11 +31,15 @@ from myrmidon.bot.run.task_context import last_started_tasks
 from myrmidon.bot.run.task_hooks import TaskHooks
 from myrmidon.bot.run.task_runner import TaskRunner
 from myrmidon.bot.signals import SignalThread
+from myrmidon.bot.slots.environment_build import Builder
+from myrmidon.bot.slots.environments import Environments
 from myrmidon.bot.slots.launcher import Launcher
 from myrmidon.bot.slots.slot_loop import SlotLoop
 from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.storage.result_journal import ResultJournal
 from myrmidon.bot.system import host, processes
+from myrmidon.bot.system.interpreters import Interpreters
+from myrmidon.functions.native_task import FOLDERS_VARIABLE
 
 log = logging.getLogger("myrmidon.bot")
 
@@ -68,13 +74,16 @@ class Worker:
 
     def _make_slot_loop(self, startup: StartupConfig) -> SlotLoop:
         session_loop = self.session_loop
-        launcher = _make_launcher(startup)
+        environments = _make_environments(startup)
+        session_loop.status.environments = environments.offer
+        launcher = _make_launcher(startup, environments.cache)
         transfers = FileTransfers(startup.server, lambda: session_loop.http.bearer, lambda: session_loop.http.extra)
         self.runner.store_file = transfers.store_file
         slot_loop = SlotLoop(
             self.run_queue,
             launcher,
             transfers,
+            environments,
             journal=self.journal,
             spool=self.spool,
             server=startup.server,
@@ -154,16 +163,38 @@ class Worker:
         os._exit(exit_codes.UNKILLABLE_COMMAND)
 
 
-def _make_launcher(startup: StartupConfig) -> Launcher:
+def _make_environments(startup: StartupConfig) -> Environments:
+    """What makes the environments of functions; builds are kept away from the bot as functions are."""
+    user = startup.find_task_user()
+
+    def isolate(folder: str) -> Isolation:
+        isolation = Isolation(startup.find_task_user())
+        if startup.isolation != startup_config.OFF:
+            hidden = [*startup.hidden, startup.environments]
+            isolation.use_landlock(startup.folder, writable=folder, readable=(), hidden=hidden)
+        return isolation
+
+    builder = Builder(_environment(startup, Isolation(user)), isolate)
+    interpreters = Interpreters(user.popen_arguments() if user is not None else None)
+    return Environments(EnvironmentOffer(EnvironmentCache(startup.environments), interpreters), builder)
+
+
+def _make_launcher(startup: StartupConfig, environments: EnvironmentCache) -> Launcher:
     """What starts the processes for functions: kept away from the bot, and from commands, as commands are."""
     isolation = Isolation(startup.find_task_user())
 
     def isolate(launcher: Launcher) -> None:
         if startup.isolation != startup_config.OFF:
-            writable, readable = launcher.root, launcher.shared
-            isolation.use_landlock(startup.folder, writable=writable, readable=readable, hidden=startup.hidden)
+            with contextlib.suppress(OSError):  # a build would report it
+                environments.create()
+            readable = (launcher.shared, environments.folder)
+            hidden = [*startup.hidden, startup.environments]
+            isolation.use_landlock(startup.folder, writable=launcher.root, readable=readable, hidden=hidden)
 
-    return Launcher(startup.folder, isolation, _environment(startup, isolation), isolate)
+    env = _environment(startup, isolation)
+    if startup.library_dirs:
+        env[os.fsencode(FOLDERS_VARIABLE)] = os.fsencode(os.pathsep.join(startup.library_dirs))
+    return Launcher(startup.folder, isolation, env, isolate)
 
 
 def _environment(startup: StartupConfig, isolation: Isolation) -> dict[bytes, bytes]:
@@ -186,8 +217,9 @@ def _make_runner(startup: StartupConfig, caches: NamedCaches, watcher: CommandWa
     isolation = Isolation(startup.find_task_user())
     runner = TaskRunner(startup.folder, caches, watcher, _environment(startup, isolation), isolation)
     if startup.isolation != startup_config.OFF:
-        writable, readable = runner.workdir.root, runner.context.folder
-        isolation.use_landlock(startup.folder, writable=writable, readable=readable, hidden=startup.hidden)
+        writable, readable = runner.workdir.root, (runner.context.folder,)
+        hidden = [*startup.hidden, startup.environments]
+        isolation.use_landlock(startup.folder, writable=writable, readable=readable, hidden=hidden)
     return runner
 
 

@@ -38,7 +38,8 @@ def bot_command(
     first_zip = folder.with_name(f"{folder.name}.first.zip")
     first_zip.parent.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, str(first_zip), "start", "--dir", str(folder), "--server", cli.endpoint.server]
-    words += ["--bot-id", bot_id, *(["--pool", pool] if pool else []), *(["--slots", str(slots)] if slots else [])]
+    words += ["--bot-id", bot_id, *(["--pool", pool] if pool else [])]
+    words += ["--slots", str(slots)] if slots is not None else []
     words += [word for private in server_discovery.private_folders() for word in ("--hide", str(private))]
     zipped = _zip_with_credential(cli, folder)
     first_zip.write_bytes(zipped or cli.api.bot_zip())

@@ -259,7 +259,15 @@ def invite(
     "--dimension", "-d", "dimensions", type=Pair(), multiple=True, help="Additional dimension, KEY=VALUE. Repeatable."
 )
 @click.option(
-    "--slots", type=click.IntRange(1, 1024), help="How many functions run at a time. Default: number of processors."
+    "--slots", type=click.IntRange(0, 1024), help="How many functions run at a time. Default: number of processors."
+)
+@click.option(
+    "--library-dir",
+    "library_dirs",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    multiple=True,
+    metavar="DIR",
+    help="A folder with shared libraries whose functions tasks may call. Repeatable.",
 )
 @connected
 def start(
@@ -269,6 +277,7 @@ def start(
     bot_id: str | None,
     dimensions: tuple[tuple[str, str], ...],
     slots: int | None,
+    library_dirs: tuple[str, ...],
 ) -> None:
     """Start a bot on this machine; Ctrl-C stops it.
 
@@ -277,6 +286,7 @@ def start(
     """
     bot_folder = Path(folder or "~/myrmidon-bot").expanduser().absolute()
     words = bot_command(cli, bot_folder, pool=pool, bot_id=bot_id, dimensions=dimensions, slots=slots)
+    words += [word for path in library_dirs for word in ("--library-dir", path)]
     if cli.as_json:
         output.print_json({"server": cli.endpoint.server, "dir": str(bot_folder)})
     else:

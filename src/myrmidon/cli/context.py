@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from myrmidon.sdk.client import Client
     from myrmidon.wire.bots import BotList
     from myrmidon.wire.queues import PoolList, QueueList
+    from myrmidon.wire.resource_groups import GroupList
+    from myrmidon.wire.shared_values import SharedValueList
     from myrmidon.wire.tasks import TaskList
     from myrmidon.wire.tokens import TokenList
 
-Page = TypeVar("Page", "BotList", "PoolList", "QueueList", "TaskList", "TokenList")
+Page = TypeVar("Page", "BotList", "GroupList", "PoolList", "QueueList", "SharedValueList", "TaskList", "TokenList")
 
 
 def _record_json_flag(ctx: click.Context, _option: click.Parameter, value: bool) -> bool:

@@ -94,6 +94,8 @@ def task_line(
     parts = ["  " * min(level, _MAX_INDENT) + task.label]
     if task.held:
         parts.append("(held)")
+    if task.state == "RUNNING" and task.progress is not None:
+        parts.append(f"{task.progress:.0%}")
     if task.state in FAILED and task.message:
         parts.append(short_message(task))
     elif task.exit_code:

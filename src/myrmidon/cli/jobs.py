@@ -11,13 +11,16 @@ import click
 from myrmidon.cli import exit_codes, output
 from myrmidon.cli.context import CliContext, connected
 from myrmidon.cli.graph_file import parse_parameters, read_document
-from myrmidon.cli.job_lines import counts_text, describe_end_on_bot, shortened
+from myrmidon.cli.job_lines import counts_text, describe_end_on_bot
+from myrmidon.cli.job_plan import show_plan
 from myrmidon.cli.job_refs import JobName, job_id
 from myrmidon.cli.request_options import Duration, Pair, Tag
+from myrmidon.cli.values import short_text
 
 if TYPE_CHECKING:
     from myrmidon.sdk.jobs import Job
     from myrmidon.wire import jobs as wire
+    from myrmidon.wire.job_actions import JobChanged
 
 STATES = ("RUNNING", "PENDING_RETRY", "SUCCEEDED", "FAILED", "CANCELLED")
 JOB_ARGUMENT = click.argument("name", metavar="JOB", type=JobName())
@@ -89,20 +92,39 @@ def handle(cli: CliContext, name: str) -> Job:
 @click.option("--group", help="Resource group of the job.")
 @click.option("--watch", "-w", is_flag=True, help="Watch the job until it has ended; exit with its result.")
 @click.option("--plan", is_flag=True, help="Store nothing; show what would happen.")
+@click.option("--resume", is_flag=True, help="Go on with the job of this external id; run only what has changed.")
+@click.option("--id", "external_id", metavar="ID", help="The external id; default: that of the document.")
 @connected
 def submit(
-    cli: CliContext, file: str, pairs: Sequence[tuple[str, str]], group: str | None, *, watch: bool, plan: bool
+    cli: CliContext,
+    file: str,
+    pairs: Sequence[tuple[str, str]],
+    group: str | None,
+    external_id: str | None,
+    *,
+    watch: bool,
+    plan: bool,
+    resume: bool,
 ) -> int:
     """Submit a graph document, JSON or YAML; - reads stdin.
+
+    With --resume the same document again is the same job, and what has failed in it runs again. A changed document
+    becomes the next revision of the job: what has not changed is answered by earlier results.
 
     \b
       myrmidon job submit build.yaml -p arch=arm64 --watch
       myrmidon job submit build.yaml --plan
+      myrmidon job submit build.yaml --id nightly --resume
     """
     document, parameters = read_document(file), parse_parameters(pairs)
+    if external_id is not None:
+        document = {**document, "external_id": external_id}
+    if resume and not document.get("external_id"):
+        raise click.UsageError("--resume needs an id: give --id, or write external_id into the document.")
     if plan:
-        return show_plan(cli, cli.client.check_job(document, parameters=parameters, group=group))
-    submitted = cli.client.submit_job(document, parameters=parameters, group=group)
+        check = cli.client.check_job(document, parameters=parameters, group=group, resume=resume)
+        return show_plan(cli, check, resume=resume)
+    submitted = cli.client.submit_job(document, parameters=parameters, group=group, resume=resume)
     if watch:
         from myrmidon.cli.job_watch import watch_job  # late, for startup time
 
@@ -124,35 +146,6 @@ def check(cli: CliContext, file: str, pairs: Sequence[tuple[str, str]], group: s
     """Check a graph document without storing it, and match it with the bots."""
     document, parameters = read_document(file), parse_parameters(pairs)
     return show_plan(cli, cli.client.check_job(document, parameters=parameters, group=group))
-
-
-def show_plan(cli: CliContext, plan: wire.JobCheck) -> int:
-    """Print a plan; fails if a node could not run on any live bot."""
-    if cli.as_json:
-        output.print_struct(plan)
-    else:
-        expected = output.duration(plan.expected_s)
-        known = f" (known for {plan.num_with_known_duration} of {plan.num_tasks})" if expected else ""
-        output.fields(
-            [
-                ("job", plan.name),
-                ("tasks", f"{plan.num_tasks}, {output.plural(plan.num_edges, 'edge')}, {plan.depth} deep"),
-                ("from earlier results", plan.num_deduped or None),
-                ("without a live bot", plan.num_without_bots or None),
-                (
-                    "expected duration",
-                    f"{expected}{known}" if expected else "unknown: no such task has run yet",
-                ),
-                ("critical path", " -> ".join(shortened(plan.critical_path)) or None),
-            ]
-        )
-        nowhere = [node for node in plan.nodes if not node.live_bots and node.deduped_from is None]
-        for node in nowhere[:_SHOWN_LABELS]:
-            dead = f"; {output.plural(node.dead_bots, 'bot')} would match but cannot work now" if node.dead_bots else ""
-            output.note(f"{node.label}: no live bot matches{dead}.")
-        if len(nowhere) > _SHOWN_LABELS:
-            output.note(f"... and {len(nowhere) - _SHOWN_LABELS} more.")
-    return exit_codes.FAILED if plan.num_without_bots else exit_codes.OK
 
 
 @job.command()
@@ -217,8 +210,17 @@ def result(cli: CliContext, name: str) -> int:
     if cli.as_json:
         output.print_struct(outputs)
     else:
-        rows = [(task.label, output.state(task.state), task.exit_code, task.task_id) for task in outputs.tasks]
-        output.table(("label", "state", "exit", "task"), rows, empty="No results.")
+        rows = [
+            (
+                task.label,
+                output.state(task.state),
+                task.exit_code,
+                task.task_id,
+                ", ".join(map(short_text, task.values)),
+            )
+            for task in outputs.tasks
+        ]
+        output.table(("label", "state", "exit", "task", "outputs"), rows, empty="No results.")
     return exit_codes.of_job(info)
 
 
@@ -245,32 +247,10 @@ def timing(cli: CliContext, name: str, limit: int) -> None:
     output.table(("label", "state", "duration", "waited", "bot"), rows, empty="No tasks.")
 
 
-@job.command()
-@JOB_ARGUMENT
-@click.argument("other", metavar="OTHER", type=JobName())
-@connected
-def diff(cli: CliContext, name: str, other: str) -> int:
-    """Compare two jobs by label: definitions, results and durations."""
-    compared = handle(cli, name).compare(job_id(cli, other))
-    if cli.as_json:
-        output.print_struct(compared)
-    else:
-        rows = [
-            (d.label, ", ".join(word.replace("_", " ") for word in d.what), *(state or "-" for state in d.states),
-             *(output.duration(seconds) for seconds in d.durations_s))
-            for d in compared.differences
-        ]  # fmt: skip
-        titles = ("label", "differs in", "first", "second", "time 1", "time 2")
-        output.table(titles, rows, empty="The jobs do not differ.")
-        if compared.cursor:
-            output.note("There are more differences; --json with a cursor shows all.")
-    return exit_codes.FAILED if compared.differences else exit_codes.OK
-
-
 # ---------------------------------------------------------------- change
 
 
-def _print_change(cli: CliContext, changed: wire.JobChanged, text: str) -> None:
+def _print_change(cli: CliContext, changed: JobChanged, text: str) -> None:
     if cli.as_json:
         output.print_struct(changed)
     else:

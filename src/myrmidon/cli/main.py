@@ -34,7 +34,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "tasks": ("tasks:tasks", "List tasks."),
         "job": ("job_commands:job", "Submit a graph of tasks, watch or change it: submit, watch, rerun, extend, ..."),
         "jobs": ("jobs:jobs", "List jobs."),
-        "value": ("values:value", "Inspect the inputs and outputs of functions: list, show, get."),
+        "value": ("values:value", "Inspect values of functions, share some: list, show, get, put, ref, unref."),
     },
     "Inspect": {
         "bots": ("bots:bots", "List bots."),
@@ -45,13 +45,15 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "doctor": ("doctor:doctor", "Check the server, token, clock, bots and disk for problems."),
     },
     "Script": {
+        "native": ("native:native", "Build functions in C++ and Rust: include-dir, crate-dir, functions."),
         "query": ("api_call:query", "GET any path of the server's APIs."),
         "post": ("api_call:post", "POST JSON to any path of the server's APIs."),
     },
     "Administer": {
         "token": ("tokens:token", "Create, list and revoke tokens."),
+        "resource-group": ("resource_groups:resource_group", "Create, list, show and delete resource groups."),
         "webhook": ("webhooks:webhook", "Send messages about tasks and jobs to a URL."),
-        "config": ("server:config", "Check the server's settings."),
+        "config": ("server:config", "Check settings; show and change the configuration of the fleet."),
         "backup": ("backup:backup", "Back up all data of a server."),
         "restore": ("backup:restore", "Restore a backup."),
         "copy-db": ("backup:copy_db", "Copy all data to another database."),

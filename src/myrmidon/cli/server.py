@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from myrmidon.cli import exit_codes, output
+from myrmidon.cli import exit_codes, fleet_config, output
 from myrmidon.cli.context import CliContext, connected, json_option
 
 if TYPE_CHECKING:
@@ -63,7 +63,11 @@ def server(**options: Any) -> int:
 
 @click.group()
 def config() -> None:
-    """Check the server's settings."""
+    """Check a server's settings; show and change the configuration of the fleet."""
+
+
+config.add_command(fleet_config.show)
+config.add_command(fleet_config.put)
 
 
 @config.command(context_settings=_ALLOW_UNKNOWN_OPTIONS)

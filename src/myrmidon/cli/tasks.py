@@ -322,17 +322,27 @@ def rerun(cli: CliContext, task_id: str, *, force: bool, cascade: bool) -> None:
     metavar="DIR",
     help="Folder to run in. Default: a temporary folder, removed afterwards.",
 )
+@click.option("--pdb", "debug", is_flag=True, help="Start the debugger where a function raises.")
 @connected
-def reproduce(cli: CliContext, task_id: str, extra: tuple[str, ...], folder: str | None) -> int:
-    """Run a task's command on this machine.
+def reproduce(cli: CliContext, task_id: str, extra: tuple[str, ...], folder: str | None, *, debug: bool) -> int:
+    """Run a task's command or function on this machine.
 
-    The command runs as on a bot, with any further arguments appended. Named caches are empty folders, and the secret
-    is not available.
+    A command runs as on a bot, with any further arguments appended. Named caches are empty folders, and the secret
+    is not available. A function runs with the code, the inputs and the requirements of the task, in this Python; its
+    result or its traceback is printed.
+
+    \b
+      myrmidon task reproduce wc-1/count --pdb
     """
     from myrmidon.cli import reproduce as reproduction  # late, for startup time
 
     task = _get_task(cli, task_id)
-    code = reproduction.run_locally(task, list(extra), folder, to_stderr=cli.as_json)
+    if task.request.function is not None:
+        from myrmidon.cli.reproduce_function import run_function  # late, for startup time
+
+        code = run_function(cli, task, folder, debug=debug, to_stderr=cli.as_json)
+    else:
+        code = reproduction.run_locally(task, list(extra), folder, to_stderr=cli.as_json)
     if cli.as_json:
         output.print_json({"task_id": task.task_id, "exit_code": code})
     return code

@@ -1,4 +1,4 @@
-"""`value`: list the values of a job, show one as text, save one."""
+"""`value`: list the values of a job or shared values, show and save one, share one, keep and drop it."""
 
 from __future__ import annotations
 
@@ -11,31 +11,39 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from myrmidon.cli import output
+from myrmidon.cli import output, shared_values
 from myrmidon.cli.context import CliContext, connected
 from myrmidon.cli.job_refs import JobName, job_id
 from myrmidon.cli.request_options import Id
 
 if TYPE_CHECKING:
     from myrmidon.sdk.api.calls import Api
+    from myrmidon.wire.jobs import OutputValue
     from myrmidon.wire.values import ValueInfo, ValueList
 
 MAX_SHOWN_CHARS = 64 << 10
+MAX_CELL_CHARS = 60
 _PART = 1
 """The extension type of MessagePack that stands for a part of a gathered input."""
 
 
 @click.group()
 def value() -> None:
-    """Inspect the inputs and outputs of functions: list, show, get."""
+    """Inspect the inputs and outputs of functions, and share values between jobs."""
 
 
 @value.command(name="list")
-@click.argument("job", type=JobName())
+@click.argument("job", type=JobName(), required=False)
 @click.option("--limit", type=click.IntRange(1, 1_000_000), default=1000, show_default=True, help="Values to list.")
+@click.option("--group", help="Only the shared values of this resource group; without JOB.")
 @connected
-def list_values(cli: CliContext, job: str, limit: int) -> None:
-    """List the values of a job: constants of its request, and outputs of its tasks."""
+def list_values(cli: CliContext, job: str | None, limit: int, group: str | None) -> None:
+    """List the values of a job: constants of its request, and outputs of its tasks. Without JOB list shared values."""
+    if job is None:
+        shared_values.print_list(cli, limit, group)
+        return
+    if group is not None:
+        raise click.UsageError("--group is for the list of shared values; leave JOB out.")
     listing = _fetch(cli.api, job_id(cli, job), limit)
     if cli.as_json:
         output.print_struct(listing)
@@ -109,6 +117,16 @@ def get(cli: CliContext, value_id: str, file: Path | None) -> None:
     output.write_bytes(data)
 
 
+def short_text(value: OutputValue) -> str:
+    """A value in a cell of a table: its beginning, or where to find it."""
+    if value.size is None:
+        return "not written"
+    if value.data is None:
+        return f"{output.size(value.size)}: value {value.value_id}"
+    text = repr(decode(value.data))
+    return text if len(text) <= MAX_CELL_CHARS else f"{text[: MAX_CELL_CHARS - 3]}..."
+
+
 def decode(data: bytes) -> Any:
     """The content of a value. Extensions of MessagePack become texts: a part of a gathered input is its number."""
     import msgspec  # late, for startup time
@@ -138,3 +156,7 @@ def to_json(content: Any) -> Any:
     if content is None or isinstance(content, (bool, int, float, str)):
         return content
     return str(content)
+
+
+for _command in shared_values.COMMANDS:
+    value.add_command(_command)

@@ -8,12 +8,24 @@ from types import TracebackType
 from typing import Any
 
 from myrmidon.functions import msgpack
+from myrmidon.functions.native_errors import LibraryProblem, NativeFailure
 
 _MAX_MESSAGE = 8 << 10
 _MAX_TRACEBACK = 32 << 10
 _MAX_ARGS = 4 << 10
 _OWN = ("myrmidon.executor.", "myrmidon.functions.")
 _MACHINERY = ("asyncio.", "importlib.")
+_PYTHON_BASES = {
+    "std::bad_alloc": "builtins.MemoryError",
+    "std::domain_error": "builtins.ValueError",
+    "std::invalid_argument": "builtins.ValueError",
+    "std::length_error": "builtins.ValueError",
+    "std::out_of_range": "builtins.IndexError",
+    "std::overflow_error": "builtins.OverflowError",
+    "std::range_error": "builtins.ValueError",
+    "std::system_error": "builtins.OSError",
+}
+"""Which class of Python an error is, so that ``except ValueError`` of the submitter works."""
 
 
 class ExecutorError(Exception):
@@ -40,14 +52,30 @@ class NotFound(ExecutorError):
     kind = "import"
 
 
+class LibraryFailed(Exception):
+    """A function of a library has returned an error."""
+
+    def __init__(self, failure: NativeFailure) -> None:
+        super().__init__(str(failure))
+        base = _PYTHON_BASES.get(failure.type)
+        self.described: dict[str, Any] = {
+            "type": shorten(failure.type, _MAX_ARGS),
+            "message": shorten(str(failure), _MAX_MESSAGE),
+            "traceback": "",
+            "bases": [base, "builtins.Exception"] if base else ["builtins.Exception"],
+        }
+
+
 def describe(error: BaseException) -> dict[str, Any]:
     """The document of an exception. Never raises, whatever the exception's methods do."""
+    if isinstance(error, LibraryFailed):
+        return error.described
     cls = type(error)
     message = shorten(_text(error), _MAX_MESSAGE)
     document: dict[str, Any] = {
         "type": class_name(cls),
         "message": message,
-        "traceback": shorten(_traceback(error), _MAX_TRACEBACK),
+        "traceback": "" if isinstance(error, LibraryProblem) else shorten(_traceback(error), _MAX_TRACEBACK),
         "bases": [class_name(one) for one in cls.__mro__[1:-1]],
     }
     args = _plain_args(error)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, Mapping
+from base64 import b64encode
+from hashlib import sha256
+from secrets import token_hex
+from typing import Any, Mapping, Sequence
 from urllib.parse import quote
 
 from myrmidon.bot.link.http_client import HttpClient, HttpError, NoResponse, retry_delay
 
 ATTEMPTS = 8
+INLINE_BYTES = 1_024
 MAX_FILES = 1_000
 """How many files one call may ask for."""
 
 
 class CallRefused(RuntimeError):
-    """The server has refused to extend the job, or cannot be reached."""
+    """The server has refused what a run asked for its job, or cannot be reached."""
 
 
 class JobCalls:
@@ -39,18 +43,35 @@ class JobCalls:
             for digest in missing:
                 self._call("PUT", f"/api/v1/files/{digest}", files[digest], "application/octet-stream")
 
-    def _call(self, method: str, path: str, body: bytes, content_type: str = "application/json") -> Any:
-        """The JSON response of a call, which is repeated while the server is away."""
+    def share(self, type_string: str, data: bytes, localities: Sequence[str]) -> str:
+        """Create a shared value that the job references; its id."""
+        payload: dict[str, Any] = {"inline": b64encode(data).decode()}
+        if len(data) > INLINE_BYTES:
+            digest = sha256(data).hexdigest()
+            self.upload({digest: data})
+            payload = {"digest": digest, "size": len(data)}
+        body = {"type": type_string, "payload": payload, "localities": list(localities)}
+        # A key for all attempts of this call: a lost answer must not leave a second value behind.
+        made = self._call("POST", "/api/v1/values", json.dumps(body).encode(), key=token_hex(16))
+        return str(made["id"])
+
+    def _call(
+        self, method: str, path: str, body: bytes, content_type: str = "application/json", *, key: str = ""
+    ) -> Any:
+        """The JSON response of a call, which is repeated while the server is away; with a key it takes effect once."""
+        headers = f"Idempotency-Key: {key}\r\n" if key else ""
         for failures in range(1, ATTEMPTS + 1):
             retry_after = None
             try:
-                return json.loads(self._client.call(method, path, body, content_type=content_type) or b"null")
+                return json.loads(
+                    self._client.call(method, path, body, content_type=content_type, headers=headers) or b"null"
+                )
             except NoResponse as error:
                 if failures == ATTEMPTS:
                     raise CallRefused(f"the server cannot be reached: {error}") from None
             except HttpError as error:
                 if failures == ATTEMPTS or not error.is_transient:
-                    raise CallRefused(f"the server has refused to extend the job: {error}") from None
+                    raise CallRefused(f"the server has refused what the task asked for its job: {error}") from None
                 retry_after = error.retry_after
             time.sleep(retry_delay(failures, retry_after))
         raise AssertionError("the last attempt returns or raises")
@@ -60,6 +81,8 @@ def calls_of(frame: Mapping[str, Any]) -> JobCalls:
     """The calls for the job of a run. Raises CallRefused if the run has no token for it."""
     if not frame.get("token") or not frame.get("job_id"):
         raise CallRefused(
-            "this task may not extend its job: a function with cache=... cannot, and other tasks need api: job"
+            "this task may not extend its job or share values. A function with cache=... may not, because an equal "
+            "earlier result may answer it without a run: remove cache, or call it with .options(cache=False). A task "
+            "of a graph document needs api: job"
         )
     return JobCalls(frame["server"], frame["token"], frame["job_id"])

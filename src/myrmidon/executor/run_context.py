@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Sequence
 
+from myrmidon.functions.annotations import annotation_of
 from myrmidon.functions.context import Context
+from myrmidon.functions.shared_ref import SharedRef
+from myrmidon.functions.types import type_string
+from myrmidon.functions.values import encode
 
 if TYPE_CHECKING:
     from myrmidon.executor.submissions import Submissions
@@ -48,6 +52,15 @@ class RunContext(Context):
 
     def map(self, function: Any, items: Iterable[Any], /, *args: Any, **kwargs: Any) -> Any:
         return self._submissions().map(function, items, args, kwargs)
+
+    def share(self, value: Any, type: Any = None, localities: Sequence[str] = ()) -> Any:  # noqa: A002 - as Client.share
+        if self.is_over:
+            raise RuntimeError("the run of this context has ended; its job gets no values from it")
+        from myrmidon.executor.job_calls import calls_of  # late: most runs need no HTTP
+
+        annotation = annotation_of(value) if type is None else type
+        kind = type_string(annotation)
+        return SharedRef(calls_of(self._frame).share(kind, encode(value, annotation), localities), kind)
 
     def flush(self) -> None:
         if self.submissions is not None:

@@ -16,13 +16,16 @@ from myrmidon.executor.run_context import RunContext
 from myrmidon.executor.surroundings import Environment, Folder, Interrupts, Memory, Streams, set_up_logging
 from myrmidon.executor.targets import ImportFailed, Target, Targets
 from myrmidon.functions.context import Context
+from myrmidon.functions.native_errors import LibraryProblem, NativeTypeError
 from myrmidon.functions.scalar_codecs import Codec
 from myrmidon.functions.types import TypeProblem
 from myrmidon.functions.values import decode_gathered_by, decode_plain, encode_by
 
 if TYPE_CHECKING:
+    from myrmidon.executor.native_functions import NativeFunctions
     from myrmidon.executor.submissions import Submissions
 
+PYTHON = "PYTHON"
 INLINE_BYTES = 1 << 10
 MAX_BYTES = 64 << 20
 
@@ -34,6 +37,8 @@ class Runner:
         """``send`` sends a frame to the bot while a run is on."""
         self._send = send
         self._code = ""
+        self._code_path = ""
+        self._native: NativeFunctions | None = None
         self._frame: dict[str, Any] | None = None
         self._context: RunContext | None = None
         self._lock = threading.Lock()  # threads of a function ask for the context too
@@ -49,6 +54,7 @@ class Runner:
         if path:
             sys.path.insert(0, path)
         self._code = os.path.basename(path)
+        self._code_path = path
 
     def run(self, frame: dict[str, Any]) -> dict[str, Any]:
         """Run one function and return the answer; whatever the function does, this raises nothing."""
@@ -91,13 +97,15 @@ class Runner:
         self._folder.enter()
         if frame["package"] == builtins.__name__:
             return self._done(frame, builtins.run(frame))
+        if frame.get("language", PYTHON) != PYTHON:
+            return self._attempt_native(frame)
         target = self._targets.find(frame["package"], frame["function"], frame["signature"])
         if frame.get("env"):
             os.environ.update(frame["env"])
-        values = _decoded(target, frame["inputs"])
+        values = decoded_inputs(target, frame["inputs"])
         self._memory.limit(frame.get("memory_mb"))
         try:
-            result = _call(target, values)
+            result = call_target(target, values)
             submissions = self._context.submissions if self._context is not None else None
             if submissions is not None:
                 return self._done_with_calls(frame, target, result, submissions)
@@ -105,6 +113,22 @@ class Runner:
         finally:
             self._memory.lift()
         return self._done(frame, list(zip(target.signature.output_types, encoded)))
+
+    def _attempt_native(self, frame: dict[str, Any]) -> dict[str, Any]:
+        if frame.get("env"):
+            os.environ.update(frame["env"])
+        if self._native is None:
+            from myrmidon.executor.native_functions import NativeFunctions  # late: most processes need no ctypes
+
+            self._native = NativeFunctions()
+        self._memory.limit(frame.get("memory_mb"))
+        try:
+            outputs = self._native.run(frame, self._code_path)
+        except NativeTypeError as error:
+            raise _WrongType(TypeProblem(str(error))) from None
+        finally:
+            self._memory.lift()
+        return self._done(frame, outputs)
 
     def _done_with_calls(
         self, frame: dict[str, Any], target: Target, result: Any, submissions: Submissions
@@ -146,15 +170,17 @@ class Runner:
             kind = "memory"
         elif isinstance(error, _WrongType):
             kind, error = "type", error.problem
+        elif isinstance(error, LibraryProblem):
+            kind = "import"
         elif isinstance(error, ExecutorError):
             kind = error.kind
         described = describe(error)
-        message = described["message"] if isinstance(error, (ExecutorError, TypeProblem)) else sentence(described)
+        message = described["message"] if isinstance(error, _OWN_ERRORS) else sentence(described)
         if kind == "memory":
             limit = frame.get("memory_mb")
             message = f"out of memory: more than {limit} MB" if limit else "out of memory"
             described["message"] = described["message"] or message
-        elif kind == "import" and not isinstance(error, ExecutorError):
+        elif kind == "import" and not isinstance(error, (ExecutorError, LibraryProblem)):
             message = f"cannot import {frame['package']}: {sentence(described)}"
         forget(error)
         return {"op": "error", "kind": kind, "error": described, "message": message}
@@ -165,6 +191,10 @@ class Runner:
         self._interrupts.reset_signals()
 
 
+_OWN_ERRORS = (ExecutorError, LibraryProblem, TypeProblem)
+"""Their messages need no name of a class before them."""
+
+
 class _WrongType(Exception):
     """Marks a value of a wrong type, as opposed to a TypeProblem that the function itself raises."""
 
@@ -172,7 +202,8 @@ class _WrongType(Exception):
         self.problem = problem
 
 
-def _decoded(target: Target, inputs: list[dict[str, Any]]) -> list[Any]:
+def decoded_inputs(target: Target, inputs: list[dict[str, Any]]) -> list[Any]:
+    """The arguments of a call, by the annotations of the function."""
     codecs = target.inputs
     if len(inputs) != len(codecs):
         raise _WrongType(TypeProblem(f"{target.signature.name}() takes {len(codecs)} inputs, given {len(inputs)}"))
@@ -193,7 +224,7 @@ def _decode(codec: Codec, one: dict[str, Any]) -> Any:
     return decode_gathered_by(codec, shape, [input_bytes(part) for part in one["parts"]])
 
 
-def _call(target: Target, values: list[Any]) -> Any:
+def call_target(target: Target, values: list[Any]) -> Any:
     """Call the function; the values are freed after it, so that their memory is there for the encoded result."""
     result = target.signature.call(target.function, values)
     if type(result) is CoroutineType:

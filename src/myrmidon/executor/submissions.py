@@ -12,8 +12,11 @@ import threading
 from typing import Any, Iterable, Mapping, Sequence
 
 from myrmidon.executor.job_calls import calls_of
+from myrmidon.functions.environments import defaults_of_run
 from myrmidon.functions.graph_builder import GraphBuilder
+from myrmidon.functions.graph_errors import GraphError
 from myrmidon.functions.handles import Handle, TupleHandle, source_of
+from myrmidon.functions.native_task import LIBRARY
 from myrmidon.functions.node_inputs import contains_handle
 from myrmidon.functions.signature import Signature
 from myrmidon.functions.types import TypeProblem, type_string
@@ -25,8 +28,8 @@ MAX_TASKS = 1_000
 class _Builder(GraphBuilder):
     """Builds a part of a graph below a task of it."""
 
-    def __init__(self, label: str) -> None:
-        super().__init__()
+    def __init__(self, label: str, environment: str) -> None:
+        super().__init__(defaults_of_run(environment))
         self._own_label = label
         self.misuse_hint = (
             "; a function cannot wait for what it has submitted: pass the handle to another call, or return it"
@@ -43,7 +46,7 @@ class Submissions:
         self._calls = calls_of(frame)
         self._label: str = frame["label"]
         self._code = code
-        self._builder = _Builder(self._label)
+        self._builder = _Builder(self._label, frame.get("environment") or "")
         self._num_sent = 0
         self._lock = threading.Lock()  # a function may submit from several threads
 
@@ -79,6 +82,15 @@ class Submissions:
             raise TypeProblem(f"expected {_show(signature.output_types)}, given {label} of {_show(given)}", "result")
         return label
 
+    def _code_of(self, module: str) -> str:
+        """The code of this run, which has all modules; a library that is shipped is in a code of its own."""
+        if module.startswith(LIBRARY):
+            raise GraphError(
+                "a function on a bot cannot submit a function of a library that is shipped with the job; use job.map "
+                "over the result of this function, or install the library on the bots"
+            )
+        return self._code if module else ""
+
     def send(self, delegate: str | None = None) -> None:
         """Send the calls that were not sent yet, those with the delegate so that its outputs are the function's."""
         with self._lock:
@@ -89,7 +101,7 @@ class Submissions:
         uploads = self._builder.writer.uploads
         for start in range(0, len(labels), MAX_TASKS):
             chosen = labels[start : start + MAX_TASKS]
-            tasks = self._builder.tasks_text(lambda _: self._code, chosen)
+            tasks = self._builder.tasks_text(self._code_of, chosen)
             delegates = f',"delegates":{json.dumps({delegate: self._label})}' if delegate in chosen else ""
             self._calls.upload(uploads)  # filled while the text is made
             uploads.clear()

@@ -15,7 +15,7 @@ import os
 import shutil
 import signal
 import sys
-from typing import Any, TextIO
+from typing import Any, Callable, TextIO
 
 OUT, ERR = 1, 2
 
@@ -23,6 +23,23 @@ OUT, ERR = 1, 2
 _getsignal = getattr(sys.modules.get("_signal"), "getsignal", signal.getsignal)
 _alarm = getattr(signal, "alarm", None)
 _SIGTERM, _SIGINT, _DEFAULT = int(signal.SIGTERM), int(signal.SIGINT), int(signal.SIG_DFL)
+
+
+def _c_flush() -> Callable[[None], object]:
+    """``fflush`` of the C library, which flushes all streams if it is given none: C extensions print through them.
+
+    A call takes 0.7 microseconds, and the import of ctypes one millisecond of the start of a process.
+    """
+    try:
+        import ctypes  # not in every build of Python
+
+        flush: Callable[[None], object] = ctypes.CDLL(None).fflush
+    except (ImportError, OSError, TypeError, AttributeError):
+        return lambda _: None
+    return flush
+
+
+_flush_c_streams = _c_flush()
 
 
 class Streams:
@@ -51,6 +68,7 @@ class Streams:
 
     def finish(self) -> tuple[int, int]:
         """Flush what the run has printed, repair the streams, and return the sizes of the two files."""
+        _flush_c_streams(None)
         if sys.stdout is not self.out or sys.stderr is not self.err:
             for own in (sys.stdout, sys.stderr):  # the function's; it may hold text back
                 with contextlib.suppress(Exception):

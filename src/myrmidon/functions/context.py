@@ -7,9 +7,10 @@ methods: progress goes nowhere, and submitted functions are simply called.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Callable, Iterable, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Sequence, TypeVar
 
 R = TypeVar("R")
+T = TypeVar("T")
 if TYPE_CHECKING:
     from typing import Concatenate, ParamSpec
 
@@ -51,6 +52,14 @@ class Context:
     ) -> list[R]:
         """Submit a call for each item; the list of their handles."""
         return [function(item, *args, **kwargs) for item in items]
+
+    def share(self, value: T, type: Any = None, localities: Sequence[str] = ()) -> T:  # noqa: A002, ARG002 - as on a bot
+        """Store a value once, for any number of calls that this run submits. Returns what stands for it there.
+
+        ``type`` is its annotation; default: that of the value and its first items. The job of this run keeps the value.
+        In a local context the value itself is returned.
+        """
+        return value
 
     def flush(self) -> None:
         """Send the calls that were submitted so far, so that they begin at once. They cannot be returned any more."""

@@ -8,10 +8,20 @@ from __future__ import annotations
 from json.encoder import encode_basestring_ascii as json_text
 from typing import Any, Callable, Iterable, List, Mapping, NamedTuple, Sequence
 
+from myrmidon.functions.environments import Files, environment_of, options_in
 from myrmidon.functions.graph_errors import GraphError, WiringError, at_caller
 from myrmidon.functions.handles import Handle, Source, TupleHandle, source_of
 from myrmidon.functions.node_inputs import InputWriter, gathered
-from myrmidon.functions.node_text import CodeOf, FunctionText, builtin_text, compact, function_text
+from myrmidon.functions.node_text import (
+    CodeOf,
+    FunctionText,
+    IdentityOf,
+    builtin_text,
+    compact,
+    function_text,
+    no_identity,
+)
+from myrmidon.functions.shared_ref import SharedRef
 from myrmidon.functions.signature import Parameter, Signature
 from myrmidon.functions.task_function import TaskFunction, task_function_of
 from myrmidon.functions.task_options import TaskOptions
@@ -61,15 +71,21 @@ class Document(NamedTuple):
 class Texts:
     """Makes the texts of nodes once the digests of code are known."""
 
-    def __init__(self, writer: InputWriter, code_of: CodeOf) -> None:
+    def __init__(self, writer: InputWriter, code_of: CodeOf, identity_of: IdentityOf, defaults: TaskOptions) -> None:
         self.writer = writer
+        self.defaults = defaults
         self._code_of = code_of
+        self._identity_of = identity_of
         self._functions: dict[int, FunctionText] = {}
 
     def of(self, function: TaskFunction[Any, Any]) -> FunctionText:
         found = self._functions.get(id(function))
         if found is None:
-            found = self._functions[id(function)] = function_text(function, self._code_of)
+            options = options_in(self.defaults, function)
+            environment, files = environment_of(options, self.defaults, function)
+            self.writer.uploads.update(files)
+            found = function_text(function, options, self._code_of, self._identity_of, environment)
+            self._functions[id(function)] = found
         return found
 
     def node(self, node: Node) -> str:
@@ -80,9 +96,13 @@ class Texts:
 
 
 class GraphBuilder:
-    """Collects nodes. ``is_building`` is false once the graph was submitted or given up."""
+    """Collects nodes. ``is_building`` is false once the graph was submitted or given up.
 
-    def __init__(self) -> None:
+    ``defaults`` have the environment and the interpreter of calls that choose none.
+    """
+
+    def __init__(self, defaults: TaskOptions | None = None) -> None:
+        self.defaults = defaults or TaskOptions()
         self.nodes: dict[str, Node] = {}
         self.is_building = True
         self.writer = InputWriter(self)
@@ -98,6 +118,11 @@ class GraphBuilder:
             if node.function is not None:
                 found[id(node.function)] = node.function
         return list(found.values())
+
+    def environments(self) -> list[tuple[str, Files]]:
+        """The environment of each of the functions, as its requirements are now, with the document to upload."""
+        found = [(options_in(self.defaults, one), one) for one in self.functions()]
+        return [environment_of(options, self.defaults, one) for options, one in found]
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
@@ -167,11 +192,11 @@ class GraphBuilder:
             )
         self._check_items(function, function.signature.parameters[position], items)
         self._mapped.append(function)
-        options = function.task_options.changed(cache=False, reruns=0)
         list_input = self.writer.output_of(items, source_of(items).type)
 
         def expand(texts: Texts) -> str:
             plan = _map_plan(texts, label, function, inputs, position, requires)
+            options = options_in(texts.defaults, function).of_builtin()
             return builtin_text("expand_map", [], options, api=True).node([list_input, plan], requires)
 
         expand_label = f"{label}/expand"
@@ -179,8 +204,8 @@ class GraphBuilder:
         result = List[outputs[0]]  # type: ignore[valid-type]
         result_type = type_string(result)
 
-        def join(_texts: Texts) -> str:
-            text = builtin_text("join", [result_type], options, api=False)
+        def join(texts: Texts) -> str:
+            text = builtin_text("join", [result_type], options_in(texts.defaults, function).of_builtin(), api=False)
             return text.node([gathered(result_type, [])], [expand_label])
 
         node = Node(label, (), [expand_label], text=join, outputs=[result])
@@ -210,6 +235,8 @@ class GraphBuilder:
         """Add a command. Words and values of env may be handles: they are replaced when the command starts."""
         if isinstance(words, (str, bytes)) or not words:
             raise GraphError(at_caller("a command is a list of words, such as ['make', 'all']"))
+        if options.requirements or options.python or options.environment:
+            raise GraphError(at_caller("requirements, python and environment are for functions; a command has none"))
         outputs = output_types(returns)
         properties = options.properties(function=False)
         properties["command"] = [self._word(word) for word in words]
@@ -228,6 +255,8 @@ class GraphBuilder:
         return self._handle(made, outputs, returns)
 
     def _word(self, word: Any) -> Any:
+        if isinstance(word, SharedRef):
+            raise WiringError(at_caller(f"a word of a command: {word!r} can only be an argument of a task function"))
         if not isinstance(word, Handle):
             return str(word)
         try:
@@ -238,16 +267,18 @@ class GraphBuilder:
 
     # -- the document --------------------------------------------------------------------------------------------
 
-    def document(self, fields: Mapping[str, Any], code_of: CodeOf) -> Document:
+    def document(self, fields: Mapping[str, Any], code_of: CodeOf, identity_of: IdentityOf = no_identity) -> Document:
         """The whole graph with these fields beside its tasks."""
-        tasks = self.tasks_text(code_of)
+        tasks = self.tasks_text(code_of, identity_of=identity_of)
         head = compact(dict(fields))[:-1]
         text = f'{head}{"," if fields else ""}"tasks":{tasks}}}'
         return Document(text.encode(), self.writer.uploads)
 
-    def tasks_text(self, code_of: CodeOf, labels: Iterable[str] | None = None) -> str:
+    def tasks_text(
+        self, code_of: CodeOf, labels: Iterable[str] | None = None, identity_of: IdentityOf = no_identity
+    ) -> str:
         """The JSON object of the nodes by label, or of some of them."""
-        texts = Texts(self.writer, code_of)
+        texts = Texts(self.writer, code_of, identity_of, self.defaults)
         chosen = self.nodes.values() if labels is None else [self.nodes[label] for label in labels]
         return "{{{}}}".format(",".join([f"{json_text(node.label)}:{texts.node(node)}" for node in chosen]))
 

@@ -77,7 +77,7 @@ def source_of(handle: Handle) -> Source:
     return handle._source  # noqa: SLF001 - the one way to it, so that handles have no public attributes
 
 
-_USES: tuple[tuple[str, str], ...] = (
+USES: tuple[tuple[str, str], ...] = (
     ("__bool__", "it was used as a condition"),
     ("__iter__", "it was iterated over"),
     ("__len__", "its length was asked for"),
@@ -148,5 +148,5 @@ def _refuse(name: str, what: str) -> Any:
     return refuse
 
 
-for _name, _what in _USES:
+for _name, _what in USES:
     setattr(Handle, _name, _refuse(_name, _what))

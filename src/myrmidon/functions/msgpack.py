@@ -24,6 +24,10 @@ class Ext(NamedTuple):
     data: bytes
 
 
+class Packed(bytes):
+    """An object that is encoded already; ``pack`` copies it."""
+
+
 def pack(value: Any) -> bytes:
     """Encode a plain object. Raises MsgpackError for an object of another type or an integer of more than 64 bits."""
     parts: list[Any] = []
@@ -151,6 +155,10 @@ def _write_ext(value: Ext, write: _Write) -> None:
     write(value.data)
 
 
+def _write_packed(value: Packed, write: _Write) -> None:
+    write(value)
+
+
 def _header(size: int, short: int, middle: int, long: int) -> bytes:
     if size < 0x100:
         return _U8(short, size)
@@ -182,6 +190,7 @@ _WRITERS: dict[type, Callable[[Any, _Write], None]] = {
     tuple: _write_list,
     dict: _write_dict,
     Ext: _write_ext,
+    Packed: _write_packed,
 }
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from myrmidon.functions.graph_errors import WiringError, at_caller
 from myrmidon.functions.handles import Handle, TupleHandle, source_of
+from myrmidon.functions.shared_ref import SharedRef
 from myrmidon.functions.signature import Parameter
 from myrmidon.functions.types import TypeProblem, fits, kind_of, type_string
 from myrmidon.functions.values import encode, encode_gathered
@@ -35,6 +36,8 @@ class InputWriter:
         try:
             if isinstance(value, Handle) and not isinstance(value, TupleHandle):
                 return self.output_of(value, parameter.type)
+            if isinstance(value, SharedRef):
+                return self.shared(value, parameter.type)
             if contains_handle(value):
                 return self._gathered(value, parameter)
             return self.constant(encode(value, parameter.annotation), parameter.type)
@@ -57,6 +60,12 @@ class InputWriter:
         source = source_of(handle)
         label = json_text(source.node.label)
         return f'{{"kind":"output_of","type":{json_text(type_)},"label":{label},"position":{source.position}}}'
+
+    def shared(self, value: SharedRef, type_: str) -> str:
+        """An input that is a shared value. It keeps its own type: the server compares that with the stored one."""
+        if not fits(value.type, type_):
+            raise TypeProblem(f"expected {type_}, given {value!r}")
+        return f'{{"kind":"shared","type":{json_text(value.type)},"shared_value_id":{json_text(value.id)}}}'
 
     def check_handle(self, handle: Handle, type_: str) -> None:
         """Raise TypeProblem unless the handle is of this job and its output fits the type."""

@@ -8,6 +8,7 @@ import typing
 from typing import Any, Callable, NamedTuple, Sequence
 
 from myrmidon.functions.codecs import codec_of
+from myrmidon.functions.task_context import TaskContext
 from myrmidon.functions.types import TypeProblem, kind_of, output_types, type_string
 
 REQUIRED = inspect.Parameter.empty
@@ -27,8 +28,18 @@ class Parameter(NamedTuple):
 class Signature:
     """Parameters and outputs of a function. ``text`` is canonical: equal texts mean interchangeable functions."""
 
-    def __init__(self, name: str, parameters: list[Parameter], returns: Any, python: inspect.Signature) -> None:
+    def __init__(
+        self,
+        name: str,
+        parameters: list[Parameter],
+        returns: Any,
+        python: inspect.Signature,
+        *,
+        takes_context: bool = False,
+    ) -> None:
         self.name = name
+        self.takes_context = takes_context
+        """Whether the first parameter is a TaskContext, which is not in ``parameters``: ``call`` adds it."""
         self.parameters = parameters
         self.returns = returns
         self.outputs: list[Any] = output_types(returns)
@@ -55,10 +66,11 @@ class Signature:
 
     def call(self, function: Callable[..., Any], values: Sequence[Any]) -> Any:
         """Call a function with one value per parameter, as ``bind`` gives them."""
+        first = (TaskContext(),) if self.takes_context else ()
         if not self._keywords:
-            return function(*values)
+            return function(*first, *values)
         count = len(self._positional)
-        return function(*values[:count], **dict(zip(self._keywords, values[count:])))
+        return function(*first, *values[:count], **dict(zip(self._keywords, values[count:])))
 
     def __repr__(self) -> str:
         return f"Signature({self.text})"
@@ -78,12 +90,17 @@ def signature_of(function: Any) -> Signature:
         raise TypeProblem(f"{name} is a generator; return a list instead of yielding its items")
     python = inspect.signature(function)
     hints = _hints(plain, name)
-    parameters = [_parameter(one, hints, name) for one in python.parameters.values()]
+    given = list(python.parameters.values())
+    takes_context = bool(given) and hints.get(given[0].name) is TaskContext
+    if takes_context:
+        given = given[1:]
+        python = python.replace(parameters=given)
+    parameters = [_parameter(one, hints, name) for one in given]
     if "return" not in hints:
         raise TypeProblem(f"{name} has no return annotation; write `-> None` if it returns nothing")
     returns = hints["return"]
     try:
-        return Signature(name, parameters, returns, python)
+        return Signature(name, parameters, returns, python, takes_context=takes_context)
     except TypeProblem as problem:
         raise TypeProblem(f"the result of {name}: {problem.reason}") from None
 

@@ -22,14 +22,17 @@ from typing import (
 from myrmidon.functions.durations import Duration
 from myrmidon.functions.graph_errors import HandleMisuse, at_caller
 from myrmidon.functions.handles import Handle
+from myrmidon.functions.native_task import NativeTarget, native_target
 from myrmidon.functions.recorder import current_recorder
+from myrmidon.functions.shared_ref import SharedRef, refuse
 from myrmidon.functions.signature import Signature, signature_of
 from myrmidon.functions.task_options import TaskOptions
 from myrmidon.functions.types import TypeProblem
 
 R = TypeVar("R")
 if TYPE_CHECKING:
-    from typing import ParamSpec, TypedDict, Unpack
+    import os
+    from typing import Literal, ParamSpec, TypedDict, Unpack
 
     P = ParamSpec("P")
 
@@ -49,6 +52,10 @@ if TYPE_CHECKING:
         tags: Sequence[str]
         env: Mapping[str, str]
         after: Any
+        shared: bool
+        requirements: Sequence[str] | str | os.PathLike[str]
+        python: str
+        environment: str
 
 else:  # ParamSpec came with Python 3.10; at run time any type variable does
     P = TypeVar("P")
@@ -68,6 +75,8 @@ class TaskFunction(Generic[P, R]):
         self.partial_kwargs = dict(kwargs)
         self.code_module = function.__module__
         """The module whose code the call needs."""
+        self.native: NativeTarget | None = None
+        """Where the function is if it is in a shared library; ``function`` only declares it then."""
         functools.update_wrapper(self, function)
         self.__name__: str = function.__name__
         self.__qualname__: str = function.__qualname__
@@ -83,16 +92,27 @@ class TaskFunction(Generic[P, R]):
         for value in (*args, *kwargs.values()):
             if isinstance(value, Handle):
                 raise HandleMisuse(at_caller(f"{value!r} was passed to a call outside of the block of its job"))
+            if isinstance(value, SharedRef):
+                refuse(value, "it was passed to a call that runs here")
+        if self.native is not None:
+            bound = (*self.partial_args, *args)
+            return self.native.call(self.signature, bound, {**self.partial_kwargs, **kwargs})  # type: ignore[no-any-return]
         return self.function(*self.partial_args, *args, **{**self.partial_kwargs, **kwargs})
 
     def options(self, **given: Unpack[Options]) -> TaskFunction[P, R]:
         """The same function with other options, for one call or many."""
-        other: TaskFunction[P, R] = TaskFunction(
-            self.function, self.task_options.changed(**given), self.partial_args, self.partial_kwargs
-        )
-        other.code_module = self.code_module
+        return self.copy(self.task_options.changed(**given), self.partial_args, self.partial_kwargs)
+
+    def copy(self, options: TaskOptions, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskFunction[P, R]:
+        """The same function with these options and these arguments bound."""
+        other: TaskFunction[P, R] = TaskFunction(self.function, options, args, kwargs)
+        other.code_module, other.native = self.code_module, self.native
         other.__dict__["_typed"] = self.__dict__.get("_typed")
         return other
+
+    def use_library(self, native: NativeTarget) -> None:
+        """Make this the declaration of a function in a shared library."""
+        self.native, self.code_module = native, native.code_module
 
     @property
     def signature(self) -> Signature:
@@ -110,22 +130,40 @@ class TaskFunction(Generic[P, R]):
 def task(function: Callable[P, R], /) -> TaskFunction[P, R]: ...
 @overload
 def task(**options: Unpack[Options]) -> Callable[[Callable[P, R]], TaskFunction[P, R]]: ...
-def task(function: Any = None, /, **options: Any) -> Any:
-    """Mark a function as a task. Raises TypeError for one that a bot could not call by its name and types."""
+@overload
+def task(
+    *,
+    library: str | os.PathLike[str],
+    language: Literal["cpp", "rust"] = "cpp",
+    name: str = "",
+    **options: Unpack[Options],
+) -> Callable[[Callable[P, R]], TaskFunction[P, R]]: ...
+def task(function: Any = None, /, *, library: Any = None, language: str = "cpp", name: str = "", **options: Any) -> Any:
+    """Mark a function as a task. Raises TypeError for one that a bot could not call by its name and types.
+
+    With ``library`` it declares the function ``name`` of a shared library (default: its own name); see docs/native.md.
+    """
     if "after" in options:
         raise TypeError("after= belongs to a call: write function.options(after=[...])(...)")
     checked = TaskOptions().changed(**options)
-    if function is None:
-        return lambda decorated: _decorated(decorated, checked)
-    return _decorated(function, checked)
+
+    def decorate(decorated: Any) -> TaskFunction[Any, Any]:
+        made = _decorated(decorated, checked, is_declaration=library is not None)
+        if library is not None:
+            made.use_library(native_target(made.function, library, language, name))
+        return made
+
+    return decorate if function is None else decorate(function)
 
 
-def _decorated(function: Any, options: TaskOptions) -> TaskFunction[Any, Any]:
+def _decorated(function: Any, options: TaskOptions, *, is_declaration: bool = False) -> TaskFunction[Any, Any]:
+    """The task function of a plain function. A declaration of a native function is not imported by bots."""
     if isinstance(function, functools.partial):
         inner, args, kwargs = task_function_of(function)
-        return TaskFunction(inner.function, options, args, kwargs)
+        return inner.copy(options, args, kwargs)
     plain = function.__func__ if isinstance(function, staticmethod) else function
-    check_importable(plain)
+    if not is_declaration:
+        check_importable(plain)
     made: TaskFunction[Any, Any] = TaskFunction(plain, options)
     try:
         made.signature  # noqa: B018 - raises for types that cannot be sent

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 import sys
 import time
-from typing import Any, Mapping, Sequence
+from typing import Any, Mapping, NamedTuple, Sequence, Union
 
 from myrmidon.functions.durations import Duration, seconds
+from myrmidon.functions.requirements import BUILT, NAME, Lines, check_lines
 
 DEFAULT_POOL = "default"
 WINDOW_S = 7 * 86_400
 """The default of the server's setting dedupe_days: results older than that are not reused in any case."""
 CACHE_VARIABLE = "MYRMIDON_CACHE_PERIOD"
+BUILTIN_RERUNS = 2
+_VERSION = re.compile(r"3(\.[0-9]{1,3}){1,2}")
+
+
+class StoredRequirements(NamedTuple):
+    """Requirements whose document the server has already."""
+
+    digest: str
+
+
+Requirements = Union[str, Lines, StoredRequirements]
+"""Checked lines, or the path of a lock file, which is read when a job is submitted: bots import the module too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +47,10 @@ class TaskOptions:
     tags: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     after: tuple[Any, ...] = ()
+    shared: bool = False
+    requirements: Requirements | None = None
+    python: str | None = None
+    environment: str | None = None
 
     def changed(self, **given: Any) -> TaskOptions:
         """A copy with these options, given as users write them; dimensions and env are added to those that exist."""
@@ -45,13 +64,44 @@ class TaskOptions:
         for name in ("dimensions", "env"):
             if name in fields:
                 fields[name] = tuple({**dict(getattr(self, name)), **dict(fields[name])}.items())
+        fields.update(_replaced_environment(fields))
         return dataclasses.replace(self, **fields)
+
+    def of_builtin(self) -> TaskOptions:
+        """The options of the executor's own functions in a map of a function with these options.
+
+        They run where it runs. Its times are not theirs, and neither is the number of its reruns: they can be repeated
+        without harm, so the loss of a process need not fail the job.
+        """
+        return TaskOptions(
+            dimensions=self.dimensions,
+            retries=self.retries,
+            reruns=BUILTIN_RERUNS,
+            priority=self.priority,
+            tags=self.tags,
+            requirements=self.requirements,
+            python=self.python,
+            environment=self.environment,
+        )
+
+    def with_environment_of(self, defaults: TaskOptions) -> TaskOptions:
+        """A copy with the environment and the interpreter of a job, unless these options choose their own."""
+        if self.environment is not None:
+            return self
+        if self.requirements is not None or defaults.environment is None:
+            chosen = self.requirements if self.requirements is not None else defaults.requirements
+            return dataclasses.replace(self, requirements=chosen, python=self.python or defaults.python)
+        return self if self.python else dataclasses.replace(self, environment=defaults.environment)
 
     def properties(self, *, function: bool) -> dict[str, Any]:
         """The properties of the slice: where it runs, for how long, and whether earlier results may answer it."""
         dimensions = {"pool": [DEFAULT_POOL]}
-        if function:
-            dimensions["python"] = ["{}.{}".format(*sys.version_info[:2])]
+        if function and self.environment is not None:
+            dimensions["environment"] = [self.environment]
+        elif function:
+            dimensions["python"] = [self.python or "{}.{}".format(*sys.version_info[:2])]
+            if self.requirements:
+                dimensions["environment"] = [BUILT]
         dimensions.update({key: list(values) for key, values in self.dimensions})
         properties: dict[str, Any] = {"dimensions": {key: values for key, values in dimensions.items() if values}}
         env = dict(self.env)
@@ -123,6 +173,36 @@ def _after(value: object) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
+def _requirements(value: object) -> Requirements:
+    if isinstance(value, (str, os.PathLike)):
+        return str(os.fspath(value))
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"requirements is {value!r}; write a list such as ['numpy==2.*'], or the path of a lock file")
+    return check_lines(value)
+
+
+def _python(value: object) -> str:
+    if not isinstance(value, str) or not _VERSION.fullmatch(value):
+        raise ValueError(f"python is {value!r}; write a version such as '3.12'")
+    return value
+
+
+def _environment(value: object) -> str:
+    if not isinstance(value, str) or not NAME.fullmatch(value) or value == BUILT:
+        raise ValueError(f"environment is {value!r}; write the name of an environment that bots offer, such as 'gpu'")
+    return value
+
+
+def _replaced_environment(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What no longer holds: an environment of the bots has its own packages and interpreter."""
+    others = [name for name in ("requirements", "python") if given.get(name)]
+    if "environment" not in given:
+        return {"environment": None} if others else {}
+    if others:
+        raise ValueError(f"environment= has its own packages and interpreter: leave out {others[0]}=")
+    return {"requirements": None, "python": None}
+
+
 _READERS = {
     "label": ("label", _label),
     "dimensions": ("dimensions", _dimensions),
@@ -137,4 +217,8 @@ _READERS = {
     "tags": ("tags", tuple),
     "env": ("env", lambda value: tuple((key, str(text)) for key, text in value.items())),
     "after": ("after", _after),
+    "shared": ("shared", bool),
+    "requirements": ("requirements", _requirements),
+    "python": ("python", _python),
+    "environment": ("environment", _environment),
 }

@@ -264,15 +264,16 @@ def output_types(returns: Any) -> list[Any]:
 # ---------------------------------------------------------------------------------------------------------------- fits
 
 _TOKEN = re.compile(r"[^<>,]+|[<>,]")
-_Tree = Tuple[str, Tuple[Any, ...]]
+Tree = Tuple[str, Tuple[Any, ...]]
+"""A type string as the name of a type and the trees inside it."""
 
 
 def fits(output_type: str, input_type: str) -> bool:
     """Whether an output may feed an input: equal types, T for Optional<T>, int64 for double, also inside others."""
-    return output_type == input_type or _fits(_parse(output_type), _parse(input_type))
+    return output_type == input_type or _fits(parse_type(output_type), parse_type(input_type))
 
 
-def _fits(given: _Tree, wanted: _Tree) -> bool:
+def _fits(given: Tree, wanted: Tree) -> bool:
     if given == wanted or (given[0], wanted[0]) == ("int64", "double"):
         return True
     if wanted[0] == "Optional":
@@ -284,16 +285,19 @@ def _fits(given: _Tree, wanted: _Tree) -> bool:
     return bool(given[1]) and all(map(_fits, given[1], wanted[1]))
 
 
-def _parse(text: str) -> _Tree:
-    """A type string as a tree of names."""
+def parse_type(text: str) -> Tree:
+    """A type string as a tree of names. Raises ValueError."""
     tokens = _TOKEN.findall(text.replace(" ", ""))
-    tree, at = _parse_at(tokens, 0)
+    try:
+        tree, at = _parse_at(tokens, 0)
+    except IndexError:
+        at = -1
     if at != len(tokens):
         raise ValueError(f"{text} is not a type string")
     return tree
 
 
-def _parse_at(tokens: list[str], at: int) -> tuple[_Tree, int]:
+def _parse_at(tokens: list[str], at: int) -> tuple[Tree, int]:
     name, at = tokens[at], at + 1
     items = []
     if at < len(tokens) and tokens[at] == "<":

@@ -8,8 +8,10 @@
     ├── Forbidden             forbidden                     the caller lacks the permission
     ├── WrongState            wrong_state                   not possible in the object's current state
     ├── TooLarge              request.too_large             the body exceeds the size limit of this call
+    ├── StorageQuotaExceeded  storage_quota                 the resource group may not store more files
     ├── TooSlow               request.too_slow              the body did not arrive in time
     ├── UnknownFile           unknown_file                  a reference to a file that the group has not stored
+    ├── UnknownValue          unknown_value                 a reference to a shared value that the group does not have
     ├── FileDamaged           files.damaged                 the stored bytes are not those of the digest, or are gone
     ├── FilesUnavailable      files.unavailable             the folder of the files cannot be used
     ├── Overloaded            overloaded                    too many requests; sent with Retry-After
@@ -109,6 +111,7 @@ NOT_FOUND_ADVICE: Final[Mapping[str, str]] = {
     "token": "`myrmidon token list` lists the tokens.",
     "configuration file": "`GET /api/v1/config` lists the files.",
     "value": "`myrmidon value list JOB` lists the values of a job.",
+    "file": "Files are deleted some time after the last job that uses them; a group reads only files that it has sent.",
     "file of this run": "A run may read the files that are its inputs or its code.",
     "release": "`myrmidon releases` lists the releases.",
     "bot zip": "`GET /api/v1/server` has the digest of the active one as `bot_version`.",
@@ -159,6 +162,17 @@ class TooLarge(MyrmidonError):
     advice = "Send less in one call."
 
 
+class StorageQuotaExceeded(MyrmidonError):
+    """The files of the resource group would exceed its quota of stored bytes. Waiting a moment does not help."""
+
+    code = "storage_quota"
+    status = 413
+    advice = (
+        "Delete jobs and shared values that refer to large files; files that nothing refers to are deleted after a "
+        "day. Or ask for a larger quota."
+    )
+
+
 class TooSlow(MyrmidonError):
     """The body did not arrive in time."""
 
@@ -177,6 +191,21 @@ class UnknownFile(MyrmidonError):
     def __init__(self, digests: Sequence[str]) -> None:
         more = f" and {len(digests) - 3} more" if len(digests) > 3 else ""
         super().__init__(f"The resource group has no file {', '.join(digests[:3])}{more}.")
+
+
+class UnknownValue(MyrmidonError):
+    """A request refers to shared values that were deleted, or that its resource group does not reference.
+
+    The two are not told apart: else a group could find out which values another one has.
+    """
+
+    code = "unknown_value"
+    status = 409
+    advice = "Nothing was stored; share the value again, or ask an administrator to reference it for this group."
+
+    def __init__(self, value_ids: Sequence[str]) -> None:
+        more = f" and {len(value_ids) - 3} more" if len(value_ids) > 3 else ""
+        super().__init__(f"The resource group has no shared value {', '.join(value_ids[:3])}{more}.")
 
 
 class FileDamaged(MyrmidonError):

@@ -14,6 +14,8 @@ from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.ids import try_parse_id
 from myrmidon.model.slice_validation import read_digest
 from myrmidon.model.task_request import (
+    ENVIRONMENT_DIMENSION,
+    NAMED_ENVIRONMENT,
     Constant,
     Function,
     Gathered,
@@ -24,6 +26,8 @@ from myrmidon.model.task_request import (
     Part,
     Payload,
     Shared,
+    Slice,
+    environment_value,
 )
 from myrmidon.model.validation import MAX_INT64, NO_RECORD, Checker, Path
 
@@ -33,6 +37,7 @@ _PAYLOAD_KEYS: Final = frozenset(Payload.__struct_fields__)
 _OUTPUT_KEYS: Final = frozenset(Output.__struct_fields__)
 _PART_KEYS: Final = frozenset(Part.__struct_fields__)
 _DIGEST_OR_NOTHING: Final = re.compile("[0-9a-f]{64}|")
+_ENVIRONMENT: Final = re.compile(f"[0-9a-f]{{64}}|{NAMED_ENVIRONMENT}[A-Za-z0-9][A-Za-z0-9_.-]{{0,63}}|")
 
 
 def read_function(check: Checker, raw: dict[str, object], path: Path) -> Function | None:
@@ -42,17 +47,55 @@ def read_function(check: Checker, raw: dict[str, object], path: Path) -> Functio
     given = check.record(raw["function"], here)
     check.unknown_keys(given, _FUNCTION_KEYS, here)
     limits = check.limits
+    language = check.choice(given, "language", here, _LANGUAGES, Language.PYTHON)
     return Function(
-        package_name=check.text(given, "package_name", here, limits.function_name_chars, minimum=1),
+        package_name=_package_name(check, given, here, language),
         func_name=check.text(given, "func_name", here, limits.function_name_chars, minimum=1),
-        language=check.choice(given, "language", here, _LANGUAGES, Language.PYTHON),
+        language=language,
         code=check.text(given, "code", here, 64, pattern=_DIGEST_OR_NOTHING, allowed=_CODE_RULE, default=""),
         signature=check.text(given, "signature", here, limits.signature_chars, default=""),
         memory_mb=check.optional_integer(given, "memory_mb", here, 1, limits.memory_max_mb),
+        identity=check.text(
+            given, "identity", here, 64, pattern=_DIGEST_OR_NOTHING, allowed=_IDENTITY_RULE, default=""
+        ),
+        environment=check.text(
+            given, "environment", here, 80, pattern=_ENVIRONMENT, allowed=_ENVIRONMENT_RULE, default=""
+        ),
     )
 
 
+def _package_name(check: Checker, given: dict[str, object], path: Path, language: Language) -> str:
+    most = check.limits.function_name_chars
+    if language is Language.PYTHON:
+        return check.text(given, "package_name", path, most, minimum=1)
+    return check.text(
+        given, "package_name", path, most, minimum=1, pattern=_FILE_NAME, allowed="the file name of a shared library"
+    )
+
+
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9_+@-][A-Za-z0-9_+@.-]*")
 _CODE_RULE: Final = "SHA-256 of a zip as 64 lower-case hex, or nothing for a package that is installed on the bot"
+
+_IDENTITY_RULE: Final = "a digest of 64 lower-case hex, or nothing: then the whole code decides"
+
+
+_ENVIRONMENT_RULE: Final = (
+    "SHA-256 of a document with requirements as 64 lower-case hex, name: with the name of an environment of the bots, "
+    "or nothing for the packages of the bot"
+)
+
+
+def check_environment(check: Checker, function: Function, slices: list[Slice], path: Path) -> None:
+    """Note slices that bots without the environment of the function could claim."""
+    wanted = environment_value(function)
+    if wanted and function.language is not Language.PYTHON:
+        allowed = f"nothing: only functions in {Language.PYTHON.value} have environments"
+        check.note((*path, "function", "environment"), function.environment, allowed, "contradiction")
+    for number, one in enumerate(slices) if wanted else ():
+        if wanted not in one.properties.dimensions.get(ENVIRONMENT_DIMENSION, ()):
+            where = (*path, "slices", number, "properties", "dimensions", ENVIRONMENT_DIMENSION)
+            given = one.properties.dimensions.get(ENVIRONMENT_DIMENSION, "missing")
+            check.note(where, given, f"{wanted}, because the function needs this environment", "missing")
 
 
 def read_inputs(check: Checker, raw: dict[str, object], path: Path) -> list[Input]:

@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import structs
 
 from myrmidon.model.dag import DagBuilder, ExistingTask
+from myrmidon.model.function_validation import read_inputs
 from myrmidon.model.job import FailurePolicy, Graph, Node, RequiresPolicy, composed_routing
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.output_refs import labels_in
@@ -193,9 +194,11 @@ def _node_request(
 ) -> TaskRequest:
     here = (*path, "task")
     task = raw.get("task")
-    if subs is not None:
-        task = _substituted_task(check, task, here, subs)
-    request = read_task(check, task, here, label)
+    request = _read_call(check, task, here)
+    if request is None:
+        if subs is not None:
+            task = _substituted_task(check, task, here, subs)
+        request = read_task(check, task, here, label)
     if request.evaluate_only:
         check.note_shown((*here, "evaluate_only"), "true", "false inside a job", "contradiction")
     if raw.get("reruns") is None:
@@ -209,6 +212,24 @@ def _node_request(
             "contradiction",
         )
     return structs.replace(request, reruns=reruns)
+
+
+def _read_call(check: Checker, task: object, path: Path) -> TaskRequest | None:
+    """The request of a node that calls a function and says everything itself; None for any other one.
+
+    Calls of one function differ in their inputs only: the rest is read once (Checker.once).
+    """
+    if not isinstance(task, dict) or task.get("function") is None or task.get("name") is None:
+        return None
+    rest = {key: value for key, value in task.items() if key != "inputs"}
+
+    def read() -> TaskRequest | None:
+        return None if _mentions_subs(rest.get("slices")) else read_task(check, rest, path)
+
+    request = check.once("call", rest, read)
+    if request is None or "inputs" not in task:
+        return request
+    return structs.replace(request, inputs=read_inputs(check, task, path))
 
 
 def _check_routing(check: Checker, node: Node, path: Path, limit: int) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -84,9 +84,3 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_LIMITS: Final = Limits()
-SPIDER_JOB_RETRIES: Final = 5
-
-
-def for_spider(limits: Limits) -> Limits:
-    """The limits for jobs in the form of Spider, where the failed part of a job is retried five times by default."""
-    return structs.replace(limits, job_retries_default=SPIDER_JOB_RETRIES)

@@ -95,8 +95,12 @@ class Language(StrEnum):
 class Function(Struct, frozen=True, kw_only=True):
     """A typed function of a package: the module to import, and the qualified name in it.
 
-    ``code`` is the digest of a zip that has the module; without it, the package is installed on the bot. ``signature``
-    is what the function must look like there. ``memory_mb`` limits what a call may allocate.
+    In C++ and Rust the package is the file name of a shared library, and the name that of a function in it. ``code`` is
+    the digest of a zip that has the module or library; without it, that is installed on the bot. ``signature``
+    is what the function must look like there. ``memory_mb`` limits what a call may allocate. ``identity`` is a digest
+    of the function and of everything that it reaches in its code: results stay valid while it is the same, although
+    ``code`` changes with every edit of another function. ``environment``: the packages that it finds: empty for the
+    bot's own, the digest of a document with requirements, or ``name:`` and the name of an environment that bots offer.
     """
 
     package_name: str
@@ -105,6 +109,27 @@ class Function(Struct, frozen=True, kw_only=True):
     code: str = ""
     signature: str = ""
     memory_mb: int | None = None
+    identity: str = ""
+    environment: str = ""
+
+
+NAMED_ENVIRONMENT = "name:"
+"""The beginning of the environment of a function that bots offer by name."""
+ENVIRONMENT_DIMENSION = "environment"
+BUILT_ENVIRONMENT = "requirements"
+"""The value of that dimension of bots that build environments from requirements."""
+
+
+def stored_environment(function: Function) -> str:
+    """The digest of the requirements of a function; empty if it has none."""
+    return "" if function.environment.startswith(NAMED_ENVIRONMENT) else function.environment
+
+
+def environment_value(function: Function) -> str:
+    """What a bot must have in the dimension ``environment`` to run a function; empty if nothing."""
+    if function.environment.startswith(NAMED_ENVIRONMENT):
+        return function.environment.removeprefix(NAMED_ENVIRONMENT)
+    return BUILT_ENVIRONMENT if function.environment else ""
 
 
 class Payload(Struct, frozen=True, kw_only=True):
@@ -320,14 +345,22 @@ def _hash(
 ) -> str:
     if secret_hmac is None and stdin_hmac is None and function is None and not input_digests:
         return sha256(b"[%b,null,null,[]]" % properties).hexdigest()
+    if function is not None and function.identity:
+        function = msgspec.structs.replace(function, code="")
     secret = None if secret_hmac is None else secret_hmac.hex()
     stdin = () if stdin_hmac is None else (stdin_hmac.hex(),)
     return sha256(_canonical_json((msgspec.Raw(properties), secret, function, input_digests, *stdin))).hexdigest()
 
 
-def dedupe_key(properties_hash: str, resource_group_id: int, pool: str, service_account: str) -> str:
-    """64 hex characters that are equal for equal work of the same group, pool and service account."""
-    return sha256(_canonical_json((properties_hash, resource_group_id, pool, service_account))).hexdigest()
+def dedupe_key(
+    properties_hash: str, resource_group_id: int, pool: str, service_account: str, scope: str | None = None
+) -> str:
+    """64 hex characters that are equal for equal work of the same group, pool and service account.
+
+    With ``scope`` they are equal in this scope only: see scheduler/resume.py.
+    """
+    scoped = () if scope is None else (scope,)
+    return sha256(_canonical_json((properties_hash, resource_group_id, pool, service_account, *scoped))).hexdigest()
 
 
 def automatic_tags(request: TaskRequest) -> list[str]:

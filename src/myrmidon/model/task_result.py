@@ -184,7 +184,9 @@ class GiveBack(Struct, frozen=True, tag="give_back", gc=False):
 
 START_FAILED = "start_failed"
 """The reason of a run whose command could not be started."""
-FAULTS = frozenset({"bot_error", "shutdown", "reboot", "upload_failed", "disk_full", "client_error"})
+CLIENT_FAULTS = frozenset({"client_error", "environment_failed"})
+"""Faults that another bot would have too: the task ends without a retry."""
+FAULTS = frozenset({"bot_error", "shutdown", "reboot", "upload_failed", "disk_full"}) | CLIENT_FAULTS
 
 Report: TypeAlias = Start | Finish | Fault | GiveBack
 

@@ -1,5 +1,7 @@
 """Permissions to start one run: the rows that bots compete for."""
 
+from enum import StrEnum
+
 from msgspec import Struct
 
 from myrmidon.model.ids import Micros
@@ -18,8 +20,20 @@ USES_CACHES = 2
 """Bit of ``shared``: the task uses named caches."""
 MAY_BE_NEAR = READS_SHARED | USES_CACHES
 """The bits of tasks for which one bot may be better than another."""
-IS_FUNCTION = 4
-"""Bit of ``shared``: the task calls a function. Greater than all other bits together, so that it can be compared."""
+OF_FUNCTIONS = 8
+"""Bit of a queue's ``shared``: its tasks call functions. All tasks of other queues are commands."""
+
+
+class Accepts(StrEnum):
+    """Which kinds of tasks a claim takes: a bot that runs a command can still take functions, and the reverse."""
+
+    ANY = "any"
+    FUNCTIONS = "functions"
+    COMMANDS = "commands"
+
+    def includes(self, *, functions: bool) -> bool:
+        """Whether tasks of a queue are accepted; ``functions``: it is a queue of functions."""
+        return self is Accepts.ANY or (self is Accepts.FUNCTIONS) == functions
 
 
 class Order(Struct, frozen=True):
@@ -32,7 +46,7 @@ class Order(Struct, frozen=True):
 class TaskToRun(Struct, frozen=True, gc=False):
     """Permission to start one run of a task. It is the busiest table, so rows are small.
 
-    The bits of ``shared`` say what makes one bot better than another for this task, and whether it is a function.
+    The bits of ``shared`` say what makes one bot better than another for this task.
     """
 
     task_id: int
@@ -50,7 +64,7 @@ class Head(Struct, frozen=True, gc=False):
     """The first row of a queue, with the facts about the queue that the dispatch policy uses.
 
     ``shared`` has the bits of all tasks that have been in this queue: claims then prefer tasks whose shared values or
-    named caches the bot has. ``ageing`` is that of the queue's pool.
+    named caches the bot has. It also says whether they are functions. ``ageing`` is that of the queue's pool.
     """
 
     queue: int
@@ -59,6 +73,10 @@ class Head(Struct, frozen=True, gc=False):
     shared: int
     task_rank: int
     ageing: Micros = 0
+
+    @property
+    def of_functions(self) -> bool:
+        return bool(self.shared & OF_FUNCTIONS)
 
 
 def rank(priority: int, created_at: Micros, order: Order) -> int:

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import structs
 
-from myrmidon.model.function_validation import read_function, read_inputs, read_outputs
+from myrmidon.model.function_validation import check_environment, read_function, read_inputs, read_outputs
 from myrmidon.model.ids import try_parse_id
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.output_refs import FoundOutputs
@@ -74,6 +74,8 @@ def read_task(check: Checker, raw: object, path: Path, label: str = "") -> TaskR
         **{key: read(check, given, path) for key, read in _OPTIONAL_IN_TASK.items() if key in given},
     )
     _check_contradictions(check, request, path)
+    if function is not None:
+        check_environment(check, function, request.slices, path)
     return _with_sources(check, request, outputs, path) if outputs.sources else request
 
 

@@ -21,7 +21,7 @@ from myrmidon.scheduler.new_task import NewTask
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import edge, task_result
 from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables.chunked_work import CHUNK
+from myrmidon.store.tables.chunked_work import WHOLE
 
 
 class AddedParents(Struct, frozen=True):
@@ -44,7 +44,7 @@ def read_added_parents(
     if not isinstance(raw, dict) or raw.get("requires") is None:
         return {}
     known = {*existing, *new_labels}
-    given = check.mapping(raw, "requires", (), CHUNK)
+    given = check.mapping(raw, "requires", (), WHOLE)
     requires: dict[str, list[str]] = {}
     for child in given:
         path = ("requires", child)

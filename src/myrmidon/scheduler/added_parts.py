@@ -18,7 +18,7 @@ from myrmidon.scheduler.new_task import OutputSlot
 from myrmidon.scheduler.new_values import part_rows
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import value as values
-from myrmidon.store.tables.chunked_work import CHUNK
+from myrmidon.store.tables.chunked_work import WHOLE
 
 
 class AddedPart(Struct, frozen=True):
@@ -37,7 +37,7 @@ def read_added_parts(
     if not isinstance(raw, dict) or raw.get("parts") is None:
         return []
     known = {*existing, *new_labels}
-    given = check.mapping(raw, "parts", (), CHUNK)
+    given = check.mapping(raw, "parts", (), WHOLE)
     found: list[AddedPart] = []
     for child in given:
         if child not in existing:
@@ -46,8 +46,8 @@ def read_added_parts(
         by_position = check.mapping(given, child, ("parts",), check.limits.inputs)
         for position in by_position:
             found += _parts_of(check, by_position, child, position, known)
-    if len(found) > CHUNK:
-        allowed = f"at most {CHUNK} parts in one call; send the others in further calls"
+    if len(found) > WHOLE:
+        allowed = f"at most {WHOLE} parts in one call; send the others in further calls"
         check.note_shown(("parts",), f"{len(found)} parts", allowed, "too_many")
     return list({(one.child, one.position, one.part.label, one.part.position): one for one in found}.values())
 

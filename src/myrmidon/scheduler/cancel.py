@@ -45,12 +45,13 @@ def cancel(
 ) -> list[Canceled]:
     """Cancel tasks; one result each, in the given order. Idempotent."""
     uow = UnitOfWork(tx, now, ids, rules)
-    results = _cancel(uow, task_ids, kill_running=kill_running, reason=reason)
+    results = cancel_locked(uow, task_ids, kill_running=kill_running, reason=reason)
     propagate(uow)
     return results
 
 
-def _cancel(uow: UnitOfWork, task_ids: Sequence[int], *, kill_running: bool, reason: str) -> list[Canceled]:
+def cancel_locked(uow: UnitOfWork, task_ids: Sequence[int], *, kill_running: bool, reason: str) -> list[Canceled]:
+    """Lock tasks and cancel them; the caller propagates their ends."""
     tasks = uow.lock(task_ids)
     results = []
     for task_id in task_ids:
@@ -81,13 +82,18 @@ def cancel_job(
     job = uow.jobs.get(job_id)
     if job is None or job.staged or (group_id is not None and job.resource_group_id != group_id):
         raise NotFound("job", show_task(job_id))
-    if job.state in (JobState.RUNNING, JobState.PENDING_RETRY):
-        uow.move_job(job, JobState.CANCELLED, "cancelled")
-        uow.start_chunked_work(
-            chunked_work.CANCEL, job.id, job=job, args=json.encode(CancelArgs("job_canceled")).decode()
-        )
+    if begin_cancel(uow, job, "job_canceled"):
         propagate(uow)
     return job
+
+
+def begin_cancel(uow: UnitOfWork, job: Job, reason: str) -> bool:
+    """Cancel a locked job that has not ended; its tasks end with ``propagate`` and after it. Whether it did."""
+    if job.state not in (JobState.RUNNING, JobState.PENDING_RETRY):
+        return False
+    uow.move_job(job, JobState.CANCELLED, "cancelled")
+    uow.start_chunked_work(chunked_work.CANCEL, job.id, job=job, args=json.encode(CancelArgs(reason)).decode())
+    return True
 
 
 class TagSelection(Struct, frozen=True, kw_only=True):
@@ -172,7 +178,7 @@ def cancel_tagged_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
     selected = [i for i in tagged if requests[i].resource_group_id == selection.group_id]
     excluded = set() if selection.terminate_tasks else task_request.terminate_tasks(uow.tx, selected)
     selected = [i for i in selected if i not in excluded]
-    _cancel(uow, selected, kill_running=selection.kill_running, reason="canceled")
+    cancel_locked(uow, selected, kill_running=selection.kill_running, reason="canceled")
     _advance(uow, work, cursor)
 
 
@@ -180,7 +186,7 @@ def cancel_children_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
     """Cancel the next chunk of the tasks that an ended task had triggered, except detached ones."""
     children = task_request.children(uow.tx, work.subject, after=work.position, n=CHUNK)
     requests = task_request.read(uow.tx, children) if children else {}
-    _cancel(uow, [i for i in children if not requests[i].detached], kill_running=True, reason="parent_ended")
+    cancel_locked(uow, [i for i in children if not requests[i].detached], kill_running=True, reason="parent_ended")
     _advance(uow, work, children[-1] if len(children) == CHUNK else None)
 
 

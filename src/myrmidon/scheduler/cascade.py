@@ -18,7 +18,7 @@ from myrmidon.scheduler.policy import PARENT_RERUN
 from myrmidon.scheduler.propagate import block_job
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import chunked_work, edge, task_result
-from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
+from myrmidon.store.tables.chunked_work import CHUNK, WHOLE, ChunkedWork
 from myrmidon.store.tables.job import Job
 
 
@@ -33,8 +33,9 @@ class Page(Struct, frozen=True):
 def cascade(uow: UnitOfWork, task: TaskResult, job: Job, *, kill: bool) -> bool:
     """Reset the descendants of a locked task, which has started its new generation; False if that goes on later."""
     edges = edge.of_job(uow.tx, job.id)
-    pages = plan_pages(edges, task.id, CHUNK, kill=kill)
+    pages = plan_pages(edges, task.id, WHOLE, kill=kill)
     if len(pages) > 1:
+        pages = plan_pages(edges, task.id, CHUNK, kill=kill)
         uow.move_job(job, JobState.PENDING_RETRY, "pending_retry")
         job.due_at = None  # not a retry that waits for a sweep
         for page in pages:

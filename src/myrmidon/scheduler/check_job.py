@@ -10,13 +10,12 @@ from msgspec import Struct
 from myrmidon.model import dimensions
 from myrmidon.model.dag import Dag
 from myrmidon.model.ids import Micros
-from myrmidon.model.task_request import TaskRequest, dedupe_key, properties_hash
-from myrmidon.scheduler.new_tasks import secret_hmac
+from myrmidon.model.task_request import TaskRequest
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
+from myrmidon.scheduler.predict import Plan, Prediction, predict
 from myrmidon.scheduler.submit_job import JobDraft
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import dedupe
 from myrmidon.store.views import job_details
 
 HISTORY = 100_000
@@ -29,11 +28,16 @@ class CheckedNode(Struct, frozen=True, kw_only=True):
     label: str
     live: int
     other: int
-    deduped_from: int | None
+    predicted: Prediction
     expected_s: float | None
+
+    @property
+    def deduped_from(self) -> int | None:
+        return self.predicted.source
 
 
 class CheckedJob(Struct, frozen=True, kw_only=True):
+    plan: Plan
     nodes: list[CheckedNode]
     depth: int
     expected_s: float | None
@@ -45,17 +49,18 @@ def check_job(tx: Tx, group_id: int, draft: JobDraft, *, now: Micros, rules: Rul
     nodes = draft.graph.nodes
     requests = [node.request for node in nodes]
     matching = _matching_bots(tx, {canonical for request in requests for canonical in _dimensions(request)})
-    sources = _dedupe_sources(tx, group_id, requests, now=now, rules=rules)
+    plan = predict(tx, group_id, draft, now=now, rules=rules)
     names = sorted({request.name for request in requests})
     durations = job_details.mean_durations(tx, group_id, names, sample=HISTORY)
     checked = []
-    for node, source in zip(nodes, sources, strict=True):
+    for node, predicted in zip(nodes, plan.nodes, strict=True):
         live, other = max(matching[canonical] for canonical in _dimensions(node.request))
-        expected = 0.0 if source is not None else durations.get(node.request.name)
-        checked.append(CheckedNode(label=node.label, live=live, other=other, deduped_from=source, expected_s=expected))
+        expected = 0.0 if predicted.source is not None else durations.get(node.request.name)
+        checked.append(CheckedNode(label=node.label, live=live, other=other, predicted=predicted, expected_s=expected))
     path, seconds = critical_path(draft.dag, [node.expected_s for node in checked])
     known = any(node.expected_s is not None for node in checked)
     return CheckedJob(
+        plan=plan,
         nodes=checked,
         depth=max(depths(draft.dag.parents, draft.dag.order), default=-1) + 1,
         expected_s=seconds if known else None,
@@ -80,33 +85,6 @@ def _matching_bots(tx: Tx, required: set[str]) -> Mapping[str, tuple[int, int]]:
         matches = [serving for has, serving in by_pool[pool] if dimensions.matches(canonical, has)]
         found[canonical] = (sum(matches), len(matches) - sum(matches))
     return found
-
-
-def _dedupe_sources(
-    tx: Tx, group_id: int, requests: Sequence[TaskRequest], *, now: Micros, rules: Rules
-) -> list[int | None]:
-    """The task whose result would answer each request; none for those whose keys depend on values."""
-    keys = [_dedupe_keys(group_id, request, rules) for request in requests]
-    every_key = sorted({key for several in keys for key in several})
-    sources = dedupe.find(tx, every_key, now - rules.dedupe_window) if every_key else {}
-    return [next((sources[key][0] for key in several if key in sources), None) for several in keys]
-
-
-def _dedupe_keys(group_id: int, request: TaskRequest, rules: Rules) -> list[str]:
-    """The key of each idempotent slice of a command without values."""
-    if request.function is not None or request.inputs or request.outputs:
-        return []
-    secret, stdin = secret_hmac(request.secret_bytes, rules), secret_hmac(request.stdin, rules)
-    idempotent = [s.properties for s in request.slices if s.properties.idempotent]
-    return [
-        dedupe_key(
-            properties_hash(p, secret_hmac=secret, stdin_hmac=stdin),
-            group_id,
-            p.dimensions.get("pool", [""])[0],
-            request.service_account,
-        )
-        for p in idempotent
-    ]
 
 
 def depths(parents: Sequence[Sequence[int]], order: Sequence[int]) -> list[int]:

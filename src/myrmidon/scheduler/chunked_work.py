@@ -4,17 +4,20 @@ Each call processes one chunk of one piece of work. Any server may do so; the lo
 only one at a time.
 """
 
+from msgspec import Struct
+
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.scheduler.cancel import cancel_children_chunk, cancel_tagged_chunk
 from myrmidon.scheduler.capacity import lost_capacity_chunk
 from myrmidon.scheduler.cascade import cascade_chunk
+from myrmidon.scheduler.group_deletion import delete_group_chunk
 from myrmidon.scheduler.hold import hold_job_chunk, release_job_chunk
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.pools import rerank_chunk
 from myrmidon.scheduler.priority import set_priority_chunk
 from myrmidon.scheduler.propagate import cancel_job_chunk, propagate, propagate_chunk
 from myrmidon.scheduler.rerun import reset_job_chunk
-from myrmidon.scheduler.retention import delete_group_chunk, delete_job_chunk
+from myrmidon.scheduler.retention import delete_job_chunk
 from myrmidon.scheduler.submit_job import start_job_chunk
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
@@ -36,7 +39,14 @@ _STEPS = {
     store.RELEASE: release_job_chunk,
     store.PRIORITY: set_priority_chunk,
 }
-_DELETIONS = {store.DELETE_JOB: delete_job_chunk, store.DELETE_GROUP: delete_group_chunk}
+
+
+class ChunkResult(Struct, frozen=True):
+    """The queues that got tasks, the deleted tasks, whose logs may be deleted, and whether the work waits for tasks."""
+
+    queues: set[int] = set()
+    deleted: list[int] = []
+    waits: bool = False
 
 
 def pending(tx: Tx, *, after: int = 0, n: int = 100) -> list[ChunkedWork]:
@@ -44,19 +54,20 @@ def pending(tx: Tx, *, after: int = 0, n: int = 100) -> list[ChunkedWork]:
     return store.pending(tx, after=after, n=n)
 
 
-def run_chunk(
-    tx: Tx, work: ChunkedWork, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES
-) -> tuple[set[int], list[int]]:
-    """Process the next chunk; returns the queues that got tasks, and the deleted tasks, whose logs may be deleted."""
+def run_chunk(tx: Tx, work: ChunkedWork, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> ChunkResult:
+    """Process the next chunk."""
     uow = UnitOfWork(tx, now, ids, rules)
     uow.lock_jobs([work.job_id])
     current = store.lock(tx, work.id)
     if current is None:
-        return set(), []
-    if current.kind in _DELETIONS:
-        deleted = _DELETIONS[current.kind](uow, current)
-        jobs.save(tx, uow.jobs.values())
-        return set(), deleted
-    _STEPS[current.kind](uow, current)
-    propagate(uow)
-    return uow.queues_to_wake, []
+        return ChunkResult()
+    if current.kind == store.DELETE_JOB:
+        deleted, waits = delete_job_chunk(uow, current), False
+    elif current.kind == store.DELETE_GROUP:
+        deleted, waits = delete_group_chunk(uow, current)
+    else:
+        _STEPS[current.kind](uow, current)
+        propagate(uow)
+        return ChunkResult(uow.queues_to_wake)
+    jobs.save(tx, uow.jobs.values())
+    return ChunkResult(uow.queues_to_wake, deleted, waits)

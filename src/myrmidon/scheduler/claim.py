@@ -8,7 +8,7 @@ lost response does no harm; a smaller one is a delayed duplicate and returns non
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2s
 from hmac import digest as hmac_digest
 
@@ -21,13 +21,22 @@ from myrmidon.model.ids import IdSource, Micros, next_run_number
 from myrmidon.model.states import READY, RUNNING, RunState
 from myrmidon.model.task_request import cache_names
 from myrmidon.model.task_result import TaskResult, TaskRun
-from myrmidon.model.task_to_run import IS_FUNCTION, MAY_BE_NEAR, READS_SHARED, USES_CACHES, Head, TaskToRun
+from myrmidon.model.task_to_run import MAY_BE_NEAR, READS_SHARED, USES_CACHES, Accepts, Head, TaskToRun
 from myrmidon.model.value import Value
-from myrmidon.scheduler.policy import DEFAULT_RULES, Rules, best_queues, local_first, pick_queues
+from myrmidon.scheduler.policy import DEFAULT_RULES, GroupShares, Rules, best_queues, local_first, pick_queues
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import job_code, shared_value, task_queues, task_request, task_result, task_run, task_to_run
+from myrmidon.store.tables import (
+    group_turn,
+    job_code,
+    shared_value,
+    task_queues,
+    task_request,
+    task_result,
+    task_run,
+    task_to_run,
+)
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.task_request import Work
 from myrmidon.store.views import job_details
@@ -44,7 +53,7 @@ _VALUE_BYTES = 1024
 class Poll(Struct, frozen=True, kw_only=True):
     """A bot's claim of up to n tasks. ``token_key`` is the servers' secret from which run tokens are derived.
 
-    ``functions_only``: no commands, because the bot runs one already.
+    ``accepts``: which kinds of tasks the bot can take now.
     """
 
     bot_id: str
@@ -52,14 +61,19 @@ class Poll(Struct, frozen=True, kw_only=True):
     nonce: int
     n: int = 1
     token_key: bytes = b""
-    functions_only: bool = False
+    accepts: Accepts = Accepts.ANY
+    leave: frozenset[int] = frozenset()
+    """Tasks that another bot is to take, because it has their data."""
 
 
 class _Taker(Struct, frozen=True):
-    """Who claims; ``least`` is IS_FUNCTION for functions only."""
+    """The bot that claims, and the tasks that it must leave."""
 
     bot: Bot
-    least: int = 0
+    leave: frozenset[int]
+
+    def may_take(self, rows: Iterable[TaskToRun]) -> list[TaskToRun]:
+        return [row for row in rows if row.task_id not in self.leave] if self.leave else list(rows)
 
 
 class Claimed(Struct, frozen=True, kw_only=True, gc=False):
@@ -75,6 +89,8 @@ class Claimed(Struct, frozen=True, kw_only=True, gc=False):
     label: str = ""
     code: str = ""
     """The code of a function: that of its request, or what has replaced it since."""
+    environment: str = ""
+    """The environment of a function, in the same way."""
     stdin: bytes | None = None
     resource_group_id: int = 0
     nonce: int = 0
@@ -84,10 +100,12 @@ class Claimed(Struct, frozen=True, kw_only=True, gc=False):
         return f"Claimed(task_id={self.task_id}, run={self.run})"
 
 
-def claim(tx: Tx, poll: Poll, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> list[Claimed]:
-    """Start up to n runs on a bot; fewer if its queues have fewer tasks."""
+def claim(
+    tx: Tx, poll: Poll, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, bot: Bot | None = None
+) -> list[Claimed]:
+    """Start up to n runs on a bot; fewer if its queues have fewer tasks. ``bot``: its row, if it is locked already."""
     uow = UnitOfWork(tx, now, ids, rules)
-    bot = bots.lock(tx, poll.bot_id)
+    bot = bot or bots.lock(tx, poll.bot_id)
     if bot is None:
         raise NotFound("bot", poll.bot_id)
     if bot.session != poll.session or not bot.alive:
@@ -100,10 +118,9 @@ def claim(tx: Tx, poll: Poll, *, now: Micros, ids: IdSource, rules: Rules = DEFA
     if poll.n < 1:
         return []
     if bot.serving:
-        least = IS_FUNCTION if poll.functions_only else 0
-        taken = _take(uow, _Taker(bot, least), min(poll.n, rules.claim_limit))
+        taken = _take(uow, bot, poll.accepts, min(poll.n, rules.claim_limit), leave=poll.leave)
     else:
-        taken = _take_terminate_task(uow, bot) if not poll.functions_only else []
+        taken = _take_terminate_task(uow, bot) if poll.accepts.includes(functions=False) else []
     return _start(uow, bot, poll, _limit_bytes(uow, taken)) if taken else []
 
 
@@ -132,17 +149,18 @@ def _repeat(uow: UnitOfWork, poll: Poll) -> list[Claimed]:
 # ---------------------------------------------------------------- choosing
 
 
-def _take(uow: UnitOfWork, taker: _Taker, n: int) -> list[tuple[TaskToRun, TaskResult]]:
+def _take(
+    uow: UnitOfWork, bot: Bot, accepts: Accepts, n: int, *, leave: frozenset[int]
+) -> list[tuple[TaskToRun, TaskResult]]:
     """Lock rows of task_to_run in order of preference, with their tasks.
 
     The dimensions are compared again: the stored matches of bots to queues are only an index.
     """
-    bot = taker.bot
-    heads = [h for h in task_to_run.heads(uow.tx, bot.id) if dimensions.serves(h.dimensions, bot.dimensions)]
-    if taker.least:
-        heads = [head for head in heads if head.shared & taker.least]
+    found = [h for h in task_to_run.heads(uow.tx, bot.id) if dimensions.serves(h.dimensions, bot.dimensions)]
+    heads = [head for head in found if accepts.includes(functions=head.of_functions)]
     if not heads:
         return []
+    taker = _Taker(bot, leave)
     rows = _from_one(uow, taker, heads[0], n) if len(heads) == 1 else _from_several(uow, taker, heads, n)
     chosen = list({row.task_id: row for row in rows}.values())
     tasks = task_result.lock_unlocked(uow.tx, sorted(row.task_id for row in chosen)) if chosen else {}
@@ -172,23 +190,26 @@ def _from_several(uow: UnitOfWork, taker: _Taker, heads: Sequence[Head], n: int)
 
     Rows of the best queues are read first, and of the next ones only if this bot can take none of those.
     """
-    several_groups = len({head.resource_group_id for head in heads}) > 1
-    running = task_run.count_by_group(uow.tx) if several_groups else {}
-    ordered = best_queues(heads, running, uow.now)
+    groups = sorted({head.resource_group_id for head in heads})
+    several_groups = len(groups) > 1
+    turns = group_turn.read(uow.tx, groups) if several_groups else {}
+    shares = GroupShares(task_run.count_by_group(uow.tx) if several_groups else {}, turns)
+    ordered = best_queues(heads, shares, uow.now)
     step = min(max(n, 4), _MAX_QUEUES)
     for start in range(0, len(ordered), step):
-        taken = _from_best(uow, taker, ordered[start : start + step], running, n)
+        taken = _from_best(uow, taker, ordered[start : start + step], shares, n)
         if taken:
+            if several_groups:
+                owners = {head.queue: head.resource_group_id for head in heads}
+                group_turn.save(uow.tx, {owners[row.queue]: shares.take(owners[row.queue]) for row in taken}, turns)
             return taken
     return []
 
 
-def _from_best(
-    uow: UnitOfWork, taker: _Taker, heads: Sequence[Head], running: Mapping[int, int], n: int
-) -> list[TaskToRun]:
+def _from_best(uow: UnitOfWork, taker: _Taker, heads: Sequence[Head], shares: GroupShares, n: int) -> list[TaskToRun]:
     by_queue = {head.queue: head for head in heads}
-    candidates = _candidates(uow, taker, by_queue, running, n)
-    picks = pick_queues(candidates, by_queue, running, n, uow.now)
+    candidates = _candidates(uow, taker, by_queue, shares, n)
+    picks = pick_queues(candidates, by_queue, shares, n, uow.now)
     remaining = {queue: iter(rows) for queue, rows in candidates.items()}
     chosen = [next(remaining[queue]).task_id for queue in picks]
     taken = task_to_run.take_these(uow.tx, chosen, bot_id=taker.bot.id, now=uow.now) if chosen else []
@@ -200,14 +221,14 @@ def _from_best(
 
 
 def _candidates(
-    uow: UnitOfWork, taker: _Taker, heads: Mapping[int, Head], running: Mapping[int, int], n: int
+    uow: UnitOfWork, taker: _Taker, heads: Mapping[int, Head], shares: GroupShares, n: int
 ) -> dict[int, list[TaskToRun]]:
     """The first rows of each queue; more of the queues from which the policy would pick all of them."""
-    limit = min(max(n, uow.rules.look_ahead), max(uow.rules.look_ahead, _MAX_ROWS // len(heads)))
-    rows = task_to_run.first_of_several(uow.tx, list(heads), limit, bot_id=taker.bot.id, now=uow.now, least=taker.least)
-    candidates = {queue: _local_first(uow, taker, head, rows[queue]) for queue, head in heads.items()}
+    limit = min(max(n, uow.rules.look_ahead), max(uow.rules.look_ahead, _MAX_ROWS // len(heads))) + len(taker.leave)
+    rows = task_to_run.first_of_several(uow.tx, list(heads), limit, bot_id=taker.bot.id, now=uow.now)
+    candidates = {queue: _local_first(uow, taker, head, taker.may_take(rows[queue])) for queue, head in heads.items()}
     while True:
-        counts = Counter(pick_queues(candidates, heads, running, n, uow.now))
+        counts = Counter(pick_queues(candidates, heads, shares, n, uow.now))
         used_up = [queue for queue, count in counts.items() if count == len(candidates[queue]) == limit < n]
         if not used_up:
             return candidates
@@ -217,9 +238,9 @@ def _candidates(
 
 def _first_rows(uow: UnitOfWork, taker: _Taker, head: Head, n: int) -> list[TaskToRun]:
     """The first rows of one queue, in the order in which this bot should take them."""
-    limit = max(n, uow.rules.look_ahead)
-    rows = task_to_run.first(uow.tx, head.queue, limit, bot_id=taker.bot.id, now=uow.now, least=taker.least)
-    return _local_first(uow, taker, head, rows)
+    limit = max(n, uow.rules.look_ahead) + len(taker.leave)
+    rows = task_to_run.first(uow.tx, head.queue, limit, bot_id=taker.bot.id, now=uow.now)
+    return _local_first(uow, taker, head, taker.may_take(rows))
 
 
 def _local_first(uow: UnitOfWork, taker: _Taker, head: Head, rows: list[TaskToRun]) -> list[TaskToRun]:
@@ -227,7 +248,7 @@ def _local_first(uow: UnitOfWork, taker: _Taker, head: Head, rows: list[TaskToRu
     near = rows[: uow.rules.look_ahead] if head.shared & MAY_BE_NEAR else []
     readers = [row.task_id for row in near if row.shared & READS_SHARED] if taker.bot.address else []
     local = shared_value.local_tasks(uow.tx, readers, taker.bot.address) if readers else set()
-    local |= _with_cache_of(uow, taker, [row for row in near if row.shared & USES_CACHES])
+    local |= _with_cache_of(uow, taker.bot, [row for row in near if row.shared & USES_CACHES])
     return local_first(rows, local, uow.rules.look_ahead, ageing=head.ageing, now=uow.now)
 
 
@@ -236,11 +257,11 @@ def _may_be_near(bot: Bot) -> bool:
     return bool(bot.address) or _CACHES in bot.dimensions
 
 
-def _with_cache_of(uow: UnitOfWork, taker: _Taker, rows: Sequence[TaskToRun]) -> set[int]:
+def _with_cache_of(uow: UnitOfWork, bot: Bot, rows: Sequence[TaskToRun]) -> set[int]:
     """Those of the tasks that use a named cache which the bot has, by its dimension ``caches``."""
-    if not rows or _CACHES not in taker.bot.dimensions:
+    if not rows or _CACHES not in bot.dimensions:
         return set()
-    has = dimensions.bot_sets(taker.bot.dimensions).get("caches", ())
+    has = dimensions.bot_sets(bot.dimensions).get("caches", ())
     slices = task_request.slices(uow.tx, [row.task_id for row in rows])
     uses = {
         row.task_id: cache_names(slices[row.task_id][row.slice].properties) for row in rows if row.task_id in slices
@@ -253,8 +274,8 @@ def _fill_up(uow: UnitOfWork, taker: _Taker, queue: int, rows: list[TaskToRun], 
     if len(rows) >= n:
         return rows
     known = {row.task_id for row in rows}
-    rest = task_to_run.take(uow.tx, queue, n, bot_id=taker.bot.id, now=uow.now, least=taker.least)
-    return rows + [row for row in rest if row.task_id not in known][: n - len(rows)]
+    rest = task_to_run.take(uow.tx, queue, n + len(taker.leave), bot_id=taker.bot.id, now=uow.now)
+    return rows + [row for row in taker.may_take(rest) if row.task_id not in known][: n - len(rows)]
 
 
 def _may_run(row: TaskToRun, task: TaskResult | None) -> bool:
@@ -343,7 +364,10 @@ def _claimed(
     *,
     special: Sequence[int],
 ) -> list[Claimed]:
-    """The runs with everything that the bot needs; only ``special`` tasks may have inputs, secrets and stdin."""
+    """The runs with everything that the bot needs; only ``special`` tasks may have inputs, secrets and stdin.
+
+    Functions have no stdin.
+    """
     if not runs:
         return []
     todo = {run.task_id: work[run.task_id, run.slice] for run in runs}
@@ -354,7 +378,8 @@ def _claimed(
     labels = job_details.labels_of(uow.tx, [task_id for task_id in special if todo[task_id].func_name is not None])
     replaced = _replaced_codes(uow, [todo[task_id] for task_id in special])
     secret_bytes = task_request.secrets(uow.tx, special) if special else {}
-    stdin = task_request.stdin(uow.tx, special) if special else {}
+    commands = [task_id for task_id in special if todo[task_id].func_name is None]
+    stdin = task_request.stdin(uow.tx, commands) if commands else {}
     return [
         Claimed(
             task_id=run.task_id,
@@ -364,7 +389,8 @@ def _claimed(
             inputs=inputs.get(run.task_id, []),
             output_types=[kind for _, _, _, kind in outputs.get(run.task_id, ())],
             label=labels.get(run.task_id, ""),
-            code=replaced.get(run.task_id) or todo[run.task_id].code or "",
+            code=_newest(replaced, todo[run.task_id], todo[run.task_id].code),
+            environment=_newest(replaced, todo[run.task_id], todo[run.task_id].environment),
             secret_bytes=secret_bytes.get(run.task_id),
             stdin=stdin.get(run.task_id),
             resource_group_id=run.resource_group_id,
@@ -374,11 +400,12 @@ def _claimed(
     ]
 
 
-def _replaced_codes(uow: UnitOfWork, special: Sequence[Work]) -> dict[int, str]:
-    """The code of the functions whose own was replaced by a rerun of their job."""
-    coded = [work for work in special if work.code is not None]
-    if not coded:
-        return {}
-    replaced = job_code.replaced(uow.tx, sorted({work.job_id for work in coded if work.job_id is not None}))
-    codes = {work.task_id: replaced.get((work.job_id or 0, work.code or "")) for work in coded} if replaced else {}
-    return {task_id: code for task_id, code in codes.items() if code is not None}
+def _replaced_codes(uow: UnitOfWork, special: Sequence[Work]) -> dict[tuple[int, str], str]:
+    """What replaces code and environments since a rerun of their job, by job and digest."""
+    jobs = {work.job_id for work in special if work.job_id is not None and (work.code or work.environment)}
+    return job_code.replaced(uow.tx, sorted(jobs)) if jobs else {}
+
+
+def _newest(replaced: Mapping[tuple[int, str], str], work: Work, digest: str | None) -> str:
+    """The digest, or what has replaced it; empty without one."""
+    return replaced.get((work.job_id or 0, digest or "")) or digest or ""

@@ -15,7 +15,7 @@ from myrmidon.model.validation import Checker
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import delegate
 from myrmidon.store.tables import value as values
-from myrmidon.store.tables.chunked_work import CHUNK
+from myrmidon.store.tables.chunked_work import WHOLE
 from myrmidon.store.tables.value import OutputRow
 
 
@@ -29,7 +29,7 @@ def read_delegates(
     """The labels in the field ``delegates`` of an extension; problems are noted. ``by``: the task that asks for it."""
     if not isinstance(raw, dict) or raw.get("delegates") is None:
         return []
-    given = check.mapping(raw, "delegates", (), CHUNK)
+    given = check.mapping(raw, "delegates", (), WHOLE)
     for label, own in given.items():
         path = ("delegates", label)
         if label not in existing and label not in new_labels:

@@ -18,6 +18,7 @@ from myrmidon.model.states import RUNNING, JobState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.model.validation import Checker
 from myrmidon.scheduler.added_parents import satisfies
+from myrmidon.scheduler.dedupe import withdraw
 from myrmidon.scheduler.growth import (
     GROWTH_KEYS,
     Growth,
@@ -26,12 +27,14 @@ from myrmidon.scheduler.growth import (
     read_growth,
     store_growth,
 )
+from myrmidon.scheduler.job_codes import with_submitted_code
 from myrmidon.scheduler.new_task import NewTask, OutputSlot
 from myrmidon.scheduler.new_tasks import check_parents, open_group, store_new_tasks
 from myrmidon.scheduler.new_values import check_shared, require_files
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready
+from myrmidon.scheduler.resume import scope_of_added
 from myrmidon.scheduler.submit import check_external_ids
 from myrmidon.scheduler.submit_job import definitions_of, output_slots
 from myrmidon.scheduler.unit_of_work import UnitOfWork
@@ -39,7 +42,7 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import chunked_work, task_result
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import value as values
-from myrmidon.store.tables.chunked_work import CHUNK
+from myrmidon.store.tables.chunked_work import WHOLE
 from myrmidon.store.tables.job import Job
 from myrmidon.store.tables.value import OutputRow
 
@@ -72,7 +75,7 @@ def extend(
     """Add the tasks of a graph document to a job, and parents to tasks that wait (see added_parents).
 
     Idempotent: a label that the job already has with the same definition is skipped. One with a different definition is
-    refused. One call adds at most CHUNK tasks, because it is one transaction; a client sends more in several calls.
+    refused. One call adds at most WHOLE tasks, because it is one transaction; a client sends more in several calls.
     ``original`` is the document as the caller sent it, if ``raw`` was made from it; ``check_graph`` may refuse what is
     valid but not wanted here; ``by`` is the running task that asks for the extension, if one does.
     """
@@ -80,9 +83,11 @@ def extend(
     open_group(uow, group_id)
     job = _open_job(uow, job_id, group_id)
     existing = jobs.labels(tx, job_id)
+    if by is not None:
+        raw, original = with_submitted_code(tx, job_id, raw, original)
     definitions = definitions_of(raw if original is None else original, rules)
     new_labels = [label for label in labels_of(raw) if label not in existing]
-    _compare(existing, definitions)
+    _compare(existing, definitions, by)
     _check_size(new_labels)
     check = Checker(limits)
     growth = read_growth(uow, check, raw, existing, new_labels, by)
@@ -103,6 +108,8 @@ def extend(
     tasks = _store(uow, job, new_tasks, output_slots(outputs))
     store_growth(uow, job_id, growth, ids=ids_by_label, new_tasks=new_tasks, limits=limits)
     make_ready(uow, [t for t in tasks if t.satisfied and not t.held])
+    if by is not None:
+        withdraw(uow, by)  # its result would come without the tasks that it has added
     jobs.add_event(tx, job, "extended", now)
     propagate(uow)
     chosen = {label: ids_by_label[label] for label in definitions}
@@ -138,15 +145,22 @@ def _check_open(uow: UnitOfWork, job: Job) -> None:
         raise WrongState("the job is being reset for another run; try again in a moment")
 
 
-def _compare(existing: Mapping[str, tuple[int, str]], definitions: Mapping[str, str]) -> None:
+def _compare(existing: Mapping[str, tuple[int, str]], definitions: Mapping[str, str], by: int | None) -> None:
     changed = sorted(label for label in definitions if label in existing and existing[label][1] != definitions[label])
-    if changed:
-        raise Conflict(f"the job already has other tasks with these labels: {', '.join(changed[:10])}; rename them")
+    if not changed:
+        return
+    shown = ", ".join(changed[:10])
+    if by is None:
+        raise Conflict(f"the job already has other tasks with these labels: {shown}; rename them")
+    raise Conflict(
+        f"an earlier run has added other tasks with these labels: {shown}; "
+        "a task that runs again must add the same ones, such as the items of the same list; submit a new job"
+    )
 
 
 def _check_size(new_labels: Sequence[str]) -> None:
-    if len(new_labels) > CHUNK:
-        allowed = f"at most {CHUNK} new tasks in one call; send the others in further calls"
+    if len(new_labels) > WHOLE:
+        allowed = f"at most {WHOLE} new tasks in one call; send the others in further calls"
         raise InvalidRequest([Problem("tasks", f"{len(new_labels)} new tasks", allowed, "too_many")])
 
 
@@ -274,6 +288,7 @@ def _delegate_outputs(
     for new_task in new_tasks:
         if new_task.label in growth.delegates:
             new_task.writes_for = slots
+            new_task.resume_scope = None
 
 
 def _new_task(
@@ -300,6 +315,7 @@ def _new_task(
         policy=node.policy,
         hold=node.hold,
         added_by=e.by,
+        resume_scope=scope_of_added(job, node),
     )
 
 

@@ -7,7 +7,7 @@ from myrmidon.model.ids import Micros
 from myrmidon.scheduler.claim import token_hash
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import stored_file, task_run
-from myrmidon.store.tables.chunked_work import CHUNK
+from myrmidon.store.tables.chunked_work import WHOLE
 
 
 def check_files(
@@ -20,8 +20,8 @@ def check_files(
     """
     wanted = sorted(set(digests))
     found: dict[str, int] = {}
-    for start in range(0, len(wanted), CHUNK):
-        found.update(stored_file.renew(tx, wanted[start : start + CHUNK], group_id, now=now))
+    for start in range(0, len(wanted), WHOLE):
+        found.update(stored_file.renew(tx, wanted[start : start + WHOLE], group_id, now=now))
     said = sizes or {}
     return [digest for digest in wanted if digest not in found or said.get(digest, found[digest]) != found[digest]]
 

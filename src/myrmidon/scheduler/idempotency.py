@@ -51,8 +51,20 @@ def claim_request_key(
 
 def number_of_key(tx: Tx, verb: str, request_key: str, *, group_id: int) -> int:
     """The number that the first call with this key was answered with (request_keys.for_number)."""
+    return request_keys.number_of(subject_of_key(tx, verb, request_key, group_id=group_id))
+
+
+def subject_of_key(tx: Tx, verb: str, request_key: str, *, group_id: int = request_keys.NO_GROUP) -> int:
+    """What the first call with this key has created, or was answered with."""
     key = _stored_key(verb, request_key)
-    return request_keys.number_of(request_keys.read(tx, group_id, [key])[key][1])
+    return request_keys.read(tx, group_id, [key])[key][1]
+
+
+def set_subject_of_key(
+    tx: Tx, verb: str, request_key: str, subject: int, *, group_id: int = request_keys.NO_GROUP
+) -> None:
+    """Store what a call is answered with, for its repetitions; its key was claimed in the same transaction."""
+    request_keys.set_subject(tx, group_id, _stored_key(verb, request_key), subject)
 
 
 def _stored_key(verb: str, request_key: str) -> str:

@@ -37,5 +37,7 @@ class NewTask(Struct, kw_only=True, gc=False):
     tags: Sequence[str] = ()
     added_by: int | None = None
     """The running task that adds it to its job."""
+    resume_scope: str | None = None
+    """Which calls of an earlier revision of the job may answer it (scheduler/resume.py)."""
     writes_for: Sequence[OutputSlot] | None = None
     """The outputs of the task whose delegate this one is."""

@@ -5,6 +5,7 @@ Submitting tasks, submitting a job and extending a job all build ``NewTask`` str
 
 import hmac
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import json, structs
 
@@ -19,6 +20,7 @@ from myrmidon.model.task_request import (
     properties_row,
 )
 from myrmidon.model.task_result import TaskResult
+from myrmidon.model.task_to_run import OF_FUNCTIONS
 from myrmidon.scheduler.new_task import NewTask, OutputSlot
 from myrmidon.scheduler.new_values import store_values
 from myrmidon.scheduler.policy import SECOND, Rules
@@ -85,41 +87,53 @@ def _count_children(uow: UnitOfWork, new_tasks: Iterable[NewTask]) -> None:
 # ---------------------------------------------------------------- queues
 
 
-def find_queues(uow: UnitOfWork, group_id: int, wanted: Iterable[str]) -> dict[str, int]:
-    """The id of the queue of each set of dimensions. Missing queues are created and matched to bots."""
-    sets = sorted(set(wanted))
-    hashes = {text: dimensions.digest(text) for text in sets}
-    found = _by_dimensions(task_queues.find(uow.tx, group_id, sorted(set(hashes.values()))), hashes)
+class QueueKey(NamedTuple):
+    """What makes a queue of a resource group: the required dimensions as canonical text, and the kind of its tasks."""
+
+    dimensions: str
+    of_functions: bool = False
+
+    def hash(self) -> str:
+        return dimensions.digest(f"{self.dimensions} functions" if self.of_functions else self.dimensions)
+
+
+def find_queues(uow: UnitOfWork, group_id: int, wanted: Iterable[QueueKey]) -> dict[QueueKey, int]:
+    """The id of the queue of each key. Missing queues are created and matched to bots."""
+    keys = sorted(set(wanted))
+    hashes = {key: key.hash() for key in keys}
+    found = _by_key(task_queues.find(uow.tx, group_id, sorted(set(hashes.values()))), hashes)
     stale = [q.id for q in found.values() if q.used_at < uow.now - _QUEUE_TOUCH_INTERVAL]
     if stale and task_queues.touch(uow.tx, stale, uow.now) != len(stale):
-        found = _by_dimensions(task_queues.find(uow.tx, group_id, sorted(set(hashes.values()))), hashes)
-    missing = [text for text in sets if text not in found]
+        found = _by_key(task_queues.find(uow.tx, group_id, sorted(set(hashes.values()))), hashes)
+    missing = [key for key in keys if key not in found]
     if missing:
-        found.update(_make_queues(uow, group_id, {text: hashes[text] for text in missing}))
+        found.update(_make_queues(uow, group_id, {key: hashes[key] for key in missing}))
     uow.keep_queues(found.values())
-    return {text: queue.id for text, queue in found.items()}
+    return {key: queue.id for key, queue in found.items()}
 
 
-def _by_dimensions(queues: Sequence[Queue], wanted: Mapping[str, str]) -> dict[str, Queue]:
-    """The queues whose dimensions are in ``wanted``: equal hashes do not prove equal dimensions."""
-    return {queue.dimensions: queue for queue in queues if queue.dimensions in wanted}
+def _by_key(queues: Sequence[Queue], wanted: Mapping[QueueKey, str]) -> dict[QueueKey, Queue]:
+    """The queues whose keys are in ``wanted``: equal hashes do not prove equal dimensions."""
+    found = {QueueKey(queue.dimensions, queue.of_functions): queue for queue in queues}
+    return {key: queue for key, queue in found.items() if key in wanted}
 
 
-def _make_queues(uow: UnitOfWork, group_id: int, missing: Mapping[str, str]) -> dict[str, Queue]:
+def _make_queues(uow: UnitOfWork, group_id: int, missing: Mapping[QueueKey, str]) -> dict[QueueKey, Queue]:
     """Create queues under the locks of their pools, so that a bot that connects at the same time is matched too."""
-    pools = {text: dimensions.pool_of(text) for text in missing}
+    pools = {key: dimensions.pool_of(key.dimensions) for key in missing}
     pool_order.lock_pools(uow.tx, pools.values())
     known = task_queues.find(uow.tx, group_id, sorted(set(missing.values())))
-    made = _by_dimensions(known, missing)
-    for text, hashed in missing.items():
-        if text in made:
+    made = _by_key(known, missing)
+    for key, hashed in missing.items():
+        if key in made:
             continue
         probe = 1 + max((q.probe for q in known if q.hash == hashed), default=-1)
-        queue = Queue(uow.new_id(), hashed, probe, group_id, pools[text], text, uow.now)
+        kind = OF_FUNCTIONS if key.of_functions else 0
+        queue = Queue(uow.new_id(), hashed, probe, group_id, pools[key], key.dimensions, uow.now, kind)
         task_queues.insert(uow.tx, queue)
         task_queues.match_queue(uow.tx, queue)
         known.append(queue)
-        made[text] = queue
+        made[key] = queue
     return made
 
 
@@ -138,16 +152,21 @@ def store_new_tasks(
 
     ``produced`` are the outputs of tasks that the job already has, by label.
     """
-    texts_by_task = {
-        p.task_id: [dimensions.canonical(s.properties.dimensions) for s in p.request.slices] for p in new_tasks
+    keys_by_task = {
+        p.task_id: [
+            QueueKey(dimensions.canonical(s.properties.dimensions), p.request.function is not None)
+            for s in p.request.slices
+        ]
+        for p in new_tasks
     }
-    queues = find_queues(uow, group_id, (text for texts in texts_by_task.values() for text in texts))
+    queues = find_queues(uow, group_id, (key for keys in keys_by_task.values() for key in keys))
     requests: list[Row] = []
     task_slices: list[Row] = []
+    stored_texts = _Texts(uow.rules)
     for new_task in new_tasks:
-        texts = texts_by_task[new_task.task_id]
+        keys = keys_by_task[new_task.task_id]
         requests.append(_request_row(uow, group_id, new_task))
-        task_slices += _slice_rows(uow, new_task, [queues[text] for text in texts])
+        task_slices += _slice_rows(uow, new_task, [queues[key] for key in keys], stored_texts)
     _count_children(uow, new_tasks)
     _store_requests(uow, new_tasks, requests, task_slices)
     with_values = [p for p in new_tasks if p.job_id is not None and _has_values(p.request)]
@@ -207,6 +226,9 @@ def _request_row(uow: UnitOfWork, group_id: int, new_task: NewTask) -> Row:
         function.memory_mb if function else None,
         len(r.inputs),
         len(r.outputs),
+        (function.identity or None) if function else None,
+        new_task.resume_scope,
+        (function.environment or None) if function else None,
     )
     uow.requests[new_task.task_id] = RequestRow(*row)
     return row
@@ -217,20 +239,43 @@ def secret_hmac(content: bytes | None, rules: Rules) -> bytes | None:
     return hmac.digest(rules.secret_key, content, "sha256") if content is not None else None
 
 
-def _slice_rows(uow: UnitOfWork, new_task: NewTask, queues: Sequence[int]) -> list[Row]:
+def output_texts(request: TaskRequest) -> Sequence[str]:
+    """What the properties' digest covers of the outputs."""
+    return [f"{output.type} {int(output.shared)}" for output in request.outputs] if request.outputs else ()
+
+
+class _Texts:
+    """The stored texts of slices and their digests. Requests that were read once for many calls share them."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._known: dict[tuple[int, int, int], list[tuple[str, str]]] = {}
+
+    def of(self, r: TaskRequest) -> list[tuple[str, str]]:
+        if r.secret_bytes is not None or r.stdin is not None or r.function is None:
+            return self._make(r)
+        same = id(r.slices), id(r.function), id(r.outputs)
+        found = self._known.get(same)
+        if found is None:
+            found = self._known[same] = self._make(r)
+        return found
+
+    def _make(self, r: TaskRequest) -> list[tuple[str, str]]:
+        secret, stdin = secret_hmac(r.secret_bytes, self._rules), secret_hmac(r.stdin, self._rules)
+        types = output_texts(r)
+        return [
+            properties_row(
+                one.properties, secret_hmac=secret, stdin_hmac=stdin, function=r.function, input_digests=types
+            )
+            for one in r.slices
+        ]
+
+
+def _slice_rows(uow: UnitOfWork, new_task: NewTask, queues: Sequence[int], texts: _Texts) -> list[Row]:
     """The rows of the slices, which are also put into ``uow.slices``."""
     r = new_task.request
-    output_types = [f"{output.type} {int(output.shared)}" for output in r.outputs] if r.outputs else ()
-    secret, stdin = secret_hmac(r.secret_bytes, uow.rules), secret_hmac(r.stdin, uow.rules)
     rows: list[Row] = []
-    for number, (task_slice, queue) in enumerate(zip(r.slices, queues, strict=True)):
-        text, digest = properties_row(
-            task_slice.properties,
-            secret_hmac=secret,
-            stdin_hmac=stdin,
-            function=r.function,
-            input_digests=output_types,
-        )
+    for number, (task_slice, queue, (text, digest)) in enumerate(zip(r.slices, queues, texts.of(r), strict=True)):
         waits, idempotent = int(task_slice.wait_for_capacity), int(task_slice.properties.idempotent)
         rows.append(
             (new_task.task_id, number, queue, task_slice.expiration_s * SECOND, waits, idempotent, digest, text)

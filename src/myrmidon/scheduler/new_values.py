@@ -6,8 +6,20 @@ a value of its own, its shape, and its parts name the values of the outputs.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from myrmidon.model.errors import Forbidden, InvalidRequest, Problem, UnknownFile
-from myrmidon.model.task_request import Constant, Gathered, Input, OutputOf, Part, Payload, Shared, TaskRequest
+from myrmidon.model.errors import InvalidRequest, Problem, UnknownFile, UnknownValue
+from myrmidon.model.ids import show_task
+from myrmidon.model.task_request import (
+    Constant,
+    Function,
+    Gathered,
+    Input,
+    OutputOf,
+    Part,
+    Payload,
+    Shared,
+    TaskRequest,
+    stored_environment,
+)
 from myrmidon.scheduler.files import check_files
 from myrmidon.scheduler.new_task import NewTask, OutputSlot
 from myrmidon.scheduler.unit_of_work import UnitOfWork
@@ -21,7 +33,9 @@ _NO_SHAPE = Payload(inline=b"", size=0)
 # ---------------------------------------------------------------- checking
 
 
-def check_shared(uow: UnitOfWork, group_id: int, new_tasks: Iterable[NewTask]) -> dict[int, Forbidden | InvalidRequest]:
+def check_shared(
+    uow: UnitOfWork, group_id: int, new_tasks: Iterable[NewTask]
+) -> dict[int, UnknownValue | InvalidRequest]:
     """Check that this group may read the shared inputs and that their types match; returns errors by task id."""
     wanted = [
         (new_task.task_id, given)
@@ -36,13 +50,11 @@ def check_shared(uow: UnitOfWork, group_id: int, new_tasks: Iterable[NewTask]) -
     allowed = shared_value.referenced_by_group(uow.tx, ids, group_id) | shared_value.referenced_in_group(
         uow.tx, ids, group_id
     )
-    refused: dict[int, Forbidden | InvalidRequest] = {}
+    refused: dict[int, UnknownValue | InvalidRequest] = {}
     for task_id, given in wanted:
         value = found.get(given.shared_value_id)
         if value is None or value.id not in allowed:
-            refused[task_id] = Forbidden(
-                f"this resource group does not reference the shared value {given.shared_value_id}; reference it first"
-            )
+            refused[task_id] = UnknownValue([show_task(given.shared_value_id)])
         elif value.type != given.type:
             problem = Problem("inputs", given.type, f"{value.type}, the type of the shared value", "type")
             refused[task_id] = InvalidRequest([problem])
@@ -52,13 +64,12 @@ def check_shared(uow: UnitOfWork, group_id: int, new_tasks: Iterable[NewTask]) -
 def missing_files(uow: UnitOfWork, group_id: int, requests: Iterable[TaskRequest]) -> list[str]:
     """The digests of files that requests need and that their group has not stored.
 
-    These are the code of functions, and constants and shapes that are too large to be inline.
+    These are the code and the environments of functions, and constants and shapes that are too large to be inline.
     """
     codes: set[str] = set()
     sizes: dict[str, int] = {}
     for request in requests:
-        if request.function is not None and request.function.code:
-            codes.add(request.function.code)
+        codes.update(_files_of(request.function))
         for given in request.inputs:
             payload = _payload_of(given)
             if payload is not None and payload.digest is not None:
@@ -82,6 +93,13 @@ def check_lone_functions(uow: UnitOfWork, group_id: int, new_tasks: Iterable[New
     return {task_id: UnknownFile(digests) for task_id, digests in missing.items() if digests}
 
 
+def _files_of(function: Function | None) -> list[str]:
+    """The digests of the code and of the environment of a function."""
+    if function is None:
+        return []
+    return [digest for digest in (function.code, stored_environment(function)) if digest]
+
+
 def _payload_of(given: Input) -> Payload | None:
     if isinstance(given, Constant):
         return given.payload
@@ -98,7 +116,7 @@ def store_values(
 
     ``produced`` are the outputs of tasks that the job already has, by label.
     """
-    codes = {task.request.function.code for task in tasks if task.request.function and task.request.function.code}
+    codes = {digest for task in tasks for digest in _files_of(task.request.function)}
     if codes:
         job_code.insert(uow.tx, job_id, codes)
     writer = _ValueWriter(uow, job_id, dict(produced))

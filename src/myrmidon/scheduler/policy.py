@@ -147,47 +147,74 @@ def choose_slice(slices: Sequence[SliceFacts], first: int, served: set[int]) -> 
 # ---------------------------------------------------------------- dispatch
 
 
-def best_queues(heads: Iterable[Head], running: Mapping[int, int], now: Micros) -> list[Head]:
-    """The queues in order of preference: by effective priority, then by running tasks of the group, then by age."""
-    return sorted(heads, key=lambda h: _sort_key(h.task_rank, h, running, now))
+class GroupShares:
+    """What each resource group has got of the bots: its running tasks, and the number of its last turn.
+
+    Among tasks of equal priority the group with fewer running tasks is next, and of equal ones that whose last turn is
+    longer ago. Without turns a single bot, which has no running tasks whenever it chooses, would go by age alone.
+    """
+
+    def __init__(self, running: Mapping[int, int], turns: Mapping[int, int] | None = None) -> None:
+        self._running = dict(running)
+        self._turns = dict(turns or {})
+        self._last_turn = max(self._turns.values(), default=0)
+
+    def of(self, group_id: int) -> tuple[int, int]:
+        """Smaller is next. It only grows with ``take``."""
+        return self._running.get(group_id, 0), self._turns.get(group_id, 0)
+
+    def take(self, group_id: int) -> int:
+        """Count a task that the group gets; the number of this turn."""
+        self._last_turn += 1
+        self._running[group_id] = self._running.get(group_id, 0) + 1
+        self._turns[group_id] = self._last_turn
+        return self._last_turn
+
+    def copy(self) -> "GroupShares":
+        return GroupShares(self._running, self._turns)
+
+
+def best_queues(heads: Iterable[Head], shares: GroupShares, now: Micros) -> list[Head]:
+    """The queues in order of preference: by effective priority, then by what the groups have got, then by age."""
+    return sorted(heads, key=lambda h: _sort_key(h.task_rank, h, shares, now))
 
 
 def pick_queues(
     candidates: Mapping[int, Sequence[TaskToRun]],
     heads: Mapping[int, Head],
-    running: Mapping[int, int],
+    shares: GroupShares,
     n: int,
     now: Micros,
 ) -> list[int]:
     """From which queue to take each of n tasks, in the order in which they should start.
 
-    Each pick counts at once as a running task of its group, so that groups with tasks of equal priority alternate.
-    ``shares`` only increase, so a heap entry with an outdated share is replaced when it reaches the top.
+    Each pick counts at once as a running task of its group, so that groups with tasks of equal priority alternate. A
+    share only increases, so a heap entry with an outdated one is replaced when it reaches the top.
     """
-    shares = dict(running)
+    shares = shares.copy()
     groups = {queue: head.resource_group_id for queue, head in heads.items()}
     taken = dict.fromkeys(candidates, 0)
     picks: list[int] = []
     heap = [_sort_key(rows[0].task_rank, heads[queue], shares, now) for queue, rows in candidates.items() if rows]
     heapify(heap)
     for _ in range(n):
-        while heap and heap[0][1] != shares.get(groups[heap[0][3]], 0):
+        while heap and heap[0][1] != shares.of(groups[heap[0][3]]):
             priority, _share, since, queue = heap[0]
-            heapreplace(heap, (priority, shares.get(groups[queue], 0), since, queue))
+            heapreplace(heap, (priority, shares.of(groups[queue]), since, queue))
         if not heap:
             break
         queue = heappop(heap)[3]
         picks.append(queue)
         taken[queue] += 1
-        shares[groups[queue]] = shares.get(groups[queue], 0) + 1
+        shares.take(groups[queue])
         if taken[queue] < len(candidates[queue]):
             heappush(heap, _sort_key(candidates[queue][taken[queue]].task_rank, heads[queue], shares, now))
     return picks
 
 
-def _sort_key(task_rank: int, head: Head, shares: Mapping[int, int], now: Micros) -> tuple[int, int, int, int]:
+def _sort_key(task_rank: int, head: Head, shares: GroupShares, now: Micros) -> tuple[int, tuple[int, int], int, int]:
     priority, since = standing(task_rank, head.ageing, now)
-    return (priority, shares.get(head.resource_group_id, 0), since, head.queue)
+    return (priority, shares.of(head.resource_group_id), since, head.queue)
 
 
 def local_first(

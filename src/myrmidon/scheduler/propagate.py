@@ -1,7 +1,7 @@
 """Propagate the end of tasks to their children, their job and the tasks they triggered.
 
 Every operation that may end a task calls ``propagate`` last. It loops, since a deduped child ends at once and may have
-children of its own. One transaction satisfies at most CHUNK edges; the rest becomes chunked work, so that a large
+children of its own. One transaction satisfies at most WHOLE edges; the rest becomes chunked work, so that a large
 fan-out does not make a large transaction.
 """
 
@@ -19,14 +19,14 @@ from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import chunked_work, edge, task_result
 from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
+from myrmidon.store.tables.chunked_work import CHUNK, WHOLE, ChunkedWork
 from myrmidon.store.tables.job import Job
 
 
 def propagate(uow: UnitOfWork) -> None:
     """Apply and write all consequences of the changes in this unit of work, then end jobs that are done."""
     uow.flush()
-    budget = CHUNK
+    budget = WHOLE
     _cancel_first_chunks(uow)
     while uow.ended or uow.ready:
         ended, uow.ended = uow.ended, []
@@ -67,8 +67,11 @@ def _propagate_to_children(uow: UnitOfWork, ended: Sequence[TaskResult], budget:
     edges = edge.unsatisfied_of(uow.tx, sorted(parents), budget + 1)
     if len(edges) > budget:
         first_incomplete = min(parent for parent, _ in edges[budget:])  # edges are ordered by parent
+        by_job: dict[int, list[int]] = {}
         for parent in sorted(p for p in parents if p >= first_incomplete):
-            uow.start_chunked_work(chunked_work.FEED, parent, job=uow.job_of(parents[parent]))
+            by_job.setdefault(parents[parent].job_id or 0, []).append(parent)
+        for job_id, several in by_job.items():
+            uow.start_several(chunked_work.FEED, several, job=uow.jobs[job_id])
         edges = edges[:budget]
     _satisfy_edges(uow, parents, edges)
     return budget - len(edges)
@@ -103,14 +106,40 @@ def _satisfy_edges(uow: UnitOfWork, parents: dict[int, TaskResult], edges: Seque
 
 
 def propagate_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """Satisfy the next chunk of edges of a task whose fan-out exceeded the transaction that ended it."""
-    parents = task_result.read(uow.tx, [work.subject])
-    parent = parents.get(work.subject)
-    if parent is None or not parent.final or work.job_id not in uow.jobs:
+    """Satisfy the next chunk of edges of a task whose fan-out exceeded the transaction that ended it.
+
+    Further such tasks of the job are taken along while there is room: a job of which thousands of tasks are answered at
+    once has one piece of work for each.
+    """
+    if work.job_id not in uow.jobs:
         uow.finish_chunked_work(work)
         return
+    several = chunked_work.lock_of_job(uow.tx, chunked_work.FEED, work.job_id, CHUNK)
+    parents = task_result.read(uow.tx, sorted({one.subject for one in several} | {work.subject}))
+    parent = parents.get(work.subject)
+    if parent is not None and parent.final and parent.state != SUCCEEDED:
+        _propagate_failure(uow, work, parent)
+        return
+    over = [one for one in several if one.subject not in parents or not parents[one.subject].final]
+    live = {i: task for i, task in parents.items() if task.state == SUCCEEDED}
+    edges = edge.unsatisfied_of(uow.tx, sorted(live), CHUNK + 1) if live else []
+    incomplete = {parent for parent, _ in edges[CHUNK:]}
+    first_incomplete = min(incomplete) if incomplete else None
+    _satisfy_edges(uow, live, edges[:CHUNK])
+    over += [one for one in several if one.subject in live and _is_before(one.subject, first_incomplete)]
+    if over:
+        uow.finish_chunked_work(*over)
+
+
+def _is_before(parent: int, first_incomplete: int | None) -> bool:
+    """Whether all edges of a parent are satisfied: they are ordered by parent."""
+    return first_incomplete is None or parent < first_incomplete
+
+
+def _propagate_failure(uow: UnitOfWork, work: ChunkedWork, parent: TaskResult) -> None:
+    """The next chunk of edges of a task that has failed: it satisfies only some, so the position is kept."""
     children = edge.unsatisfied(uow.tx, parent.id, after=work.position, n=CHUNK)
-    _satisfy_edges(uow, parents, [(parent.id, child) for child in children])
+    _satisfy_edges(uow, {parent.id: parent}, [(parent.id, child) for child in children])
     if len(children) < CHUNK:
         uow.finish_chunked_work(work)
         return
@@ -132,17 +161,18 @@ def _cancel_first_chunks(uow: UnitOfWork) -> None:
     started = [work for work in uow.started_work if work.kind == chunked_work.CANCEL]
     uow.started_work = [work for work in uow.started_work if work.kind != chunked_work.CANCEL]
     for work in started:
-        cancel_job_chunk(uow, work)
+        cancel_job_chunk(uow, work, n=WHOLE)
         uow.flush()
 
 
-def cancel_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """Cancel the next chunk of a job's tasks."""
+def cancel_job_chunk(uow: UnitOfWork, work: ChunkedWork, n: int | None = None) -> None:
+    """Cancel the next chunk of a job's tasks, of CHUNK or n."""
+    n = n or CHUNK
     reason = json.decode(work.args, type=CancelArgs).reason
-    page = task_result.lock_of_job(uow.tx, work.subject, after=work.position, n=CHUNK)
+    page = task_result.lock_of_job(uow.tx, work.subject, after=work.position, n=n)
     for task in page:
         cancel_or_kill(uow, task, reason)
-    if len(page) < CHUNK:
+    if len(page) < n:
         uow.finish_chunked_work(work)
         return
     work.position = page[-1].id

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from myrmidon.model.states import READY, RUNNING, WAITING, TaskState
 from myrmidon.model.task_request import uses_caches
 from myrmidon.model.task_result import TaskResult
-from myrmidon.model.task_to_run import IS_FUNCTION, READS_SHARED, USES_CACHES, TaskToRun, rank
+from myrmidon.model.task_to_run import READS_SHARED, USES_CACHES, TaskToRun, rank
 from myrmidon.scheduler.dedupe import find_sources, take_over
 from myrmidon.scheduler.policy import choose_slice
 from myrmidon.scheduler.unit_of_work import UnitOfWork
-from myrmidon.store.tables import task_queues
+from myrmidon.store.tables import shared_value, task_queues
 from myrmidon.store.tables import value as values
 
 
@@ -29,6 +29,7 @@ def make_ready(uow: UnitOfWork, tasks: Sequence[TaskResult], *, avoid: Mapping[i
     to_queue = [task for task in due if task.id not in hits]
     served = task_queues.served(uow.tx, _queues_needing_bots(uow, to_queue))
     shared = values.reads_shared(uow.tx, [t.id for t in to_queue if uow.requests[t.id].num_inputs])
+    near: dict[int, int] = {}
     for task in due:
         if task.id in hits:
             take_over(uow, task, hits[task.id])
@@ -39,6 +40,10 @@ def make_ready(uow: UnitOfWork, tasks: Sequence[TaskResult], *, avoid: Mapping[i
             continue
         lost_by = avoid.get(task.id) if avoid else None
         _enqueue(uow, task, number, shared=task.id in shared, lost_by=lost_by)
+        if task.id in shared and lost_by is None:
+            near[task.id] = uow.slices[task.id][number].queue
+    if near:
+        shared_value.record_localities(uow.tx, near)
 
 
 def _past_deadline(uow: UnitOfWork, task: TaskResult) -> bool:
@@ -96,9 +101,7 @@ def new_task_to_run(
         expires_at=expires_at,
         slice=task_slice.slice,
         wait_for_capacity=task_slice.wait_for_capacity,
-        shared=READS_SHARED * shared
-        | USES_CACHES * uses_caches(task_slice.properties)
-        | IS_FUNCTION * (request.func_name is not None),
+        shared=READS_SHARED * shared | USES_CACHES * uses_caches(task_slice.properties),
         avoid_bot=avoid_bot,
     )
 

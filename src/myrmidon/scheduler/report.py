@@ -14,6 +14,7 @@ from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.states import SUCCEEDED, RunState, TaskState
 from myrmidon.model.task_result import (
+    CLIENT_FAULTS,
     FAULTS,
     START_FAILED,
     Evidence,
@@ -205,12 +206,12 @@ class _ReportHandler:
         return _ACCEPTED
 
     def _fault(self, task: TaskResult, run: TaskRun, item: Fault) -> Reply:
-        """Handle a failure of the infrastructure. Missing inputs are an error of the client and are not retried."""
+        """Handle a failure of the infrastructure. Inputs and environments that no bot can have are not retried."""
         evidence = Evidence(message=item.message[:4096], signal=item.signal, oom=item.oom)
         run.evidence = json.encode(evidence).decode()
         run.cost_usd = max(run.cost_usd, item.cost_usd)
         kind = _kind(item)
-        if kind == "client_error":
+        if kind in CLIENT_FAULTS:
             self.uow.end_run(run, RunState.CLIENT_ERROR, kind)
             self._end(task, run, Verdict(TaskState.KILLED if task.killing else TaskState.CLIENT_ERROR, kind))
             return _ACCEPTED
@@ -339,7 +340,7 @@ def heartbeat(
     ]
     if progress:
         own = {(task_id, run) for task_id, run, _ in holds}.difference(stop)
-        task_run.set_progress(tx, sorted((*held, share) for held, share in progress.items() if held in own))
+        task_run.set_progress(tx, sorted((*held, share) for held, share in progress.items() if held in own), now=now)
     return stop
 
 

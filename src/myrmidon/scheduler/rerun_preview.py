@@ -6,7 +6,7 @@ from myrmidon.model.states import FINAL, TaskState
 from myrmidon.scheduler.cascade import plan_pages
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import edge, task_result
-from myrmidon.store.tables.chunked_work import CHUNK
+from myrmidon.store.tables.chunked_work import WHOLE
 from myrmidon.store.views import job_details
 
 
@@ -14,7 +14,7 @@ def preview_task(tx: Tx, job_id: int, task_id: int, *, cascade: bool) -> list[in
     """The task, and with ``cascade`` all descendants that have started or ended, by id."""
     if not cascade:
         return [task_id]
-    pages = plan_pages(edge.of_job(tx, job_id), task_id, CHUNK)
+    pages = plan_pages(edge.of_job(tx, job_id), task_id, WHOLE)
     states = {i: state for page in pages for i, (_, state) in task_result.groups_and_states(tx, page.tasks).items()}
     return sorted([task_id, *(i for i, state in states.items() if state != TaskState.WAITING)])
 

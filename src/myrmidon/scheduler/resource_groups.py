@@ -1,7 +1,10 @@
 """Resource groups: owners of jobs, tasks and references to shared values."""
 
+from msgspec import json
+
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, Problem, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
+from myrmidon.scheduler.group_deletion import CANCEL_JOBS, DELETE, DeletionArgs
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
@@ -56,15 +59,25 @@ def list_groups(tx: Tx, *, after: str = "", n: int = 200) -> list[ResourceGroup]
     return resource_group.page(tx, after=after, n=n)
 
 
-def delete_group(tx: Tx, group_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
-    """Start deleting a group with its jobs, tasks and references; all its tasks must have ended."""
+def delete_group(
+    tx: Tx, group_id: int, *, now: Micros, ids: IdSource, force: bool = False, rules: Rules = DEFAULT_RULES
+) -> None:
+    """Start deleting a group with its jobs, tasks and references.
+
+    All its tasks must have ended. With ``force`` they are cancelled first, and the group is deleted when the running
+    ones have ended. Nothing can be added to the group from now on.
+    """
     group = resource_group.lock(tx, group_id)
     if group is None:
         raise NotFound("resource group", str(group_id))
     if group.deleting:
         return
     busy = task_result.unfinished_of_group(tx, group_id)
-    if busy is not None:
-        raise WrongState(f"task {show_task(busy)} of this resource group has not ended; cancel its work first")
+    if busy is not None and not force:
+        raise WrongState(
+            f"task {show_task(busy)} of this resource group has not ended; cancel its work first, or delete with force"
+        )
     resource_group.mark_deleting(tx, group_id)
-    UnitOfWork(tx, now, ids, rules).start_chunked_work(chunked_work.DELETE_GROUP, group_id)
+    args = DeletionArgs(step=CANCEL_JOBS if busy is not None else DELETE)
+    uow = UnitOfWork(tx, now, ids, rules)
+    uow.start_chunked_work(chunked_work.DELETE_GROUP, group_id, args=json.encode(args).decode())

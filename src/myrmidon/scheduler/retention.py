@@ -1,4 +1,4 @@
-"""Delete ended tasks, jobs and resource groups from the store, references first.
+"""Delete ended tasks and jobs from the store, references first.
 
 A large job is deleted chunk by chunk. Nothing can be added to it meanwhile, because only ended jobs are deleted.
 """
@@ -20,14 +20,10 @@ from myrmidon.store.tables import (
     job_code,
     notes,
     outbox,
-    resource_group,
     shared_value,
-    stored_file,
     tag_counts,
-    task_queues,
     task_request,
     task_result,
-    webhook,
 )
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import value as values
@@ -62,11 +58,12 @@ def delete_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> list[int]:
     page = jobs.task_ids(uow.tx, work.subject, CHUNK)
     delete_tasks(uow, page)
     if len(page) < CHUNK:
-        _delete_job(uow, work.subject)
+        remove_job(uow, work.subject)
     return page
 
 
-def _delete_job(uow: UnitOfWork, job_id: int) -> None:
+def remove_job(uow: UnitOfWork, job_id: int) -> None:
+    """Delete a locked job whose tasks are deleted, with its values and references."""
     refs = shared_value.of_job(uow.tx, job_id, n=CHUNK)
     while refs:
         shared_value.lock(uow.tx, refs)
@@ -94,36 +91,3 @@ def delete_tasks(uow: UnitOfWork, task_ids: Sequence[int]) -> None:
     task_request.delete(uow.tx, task_ids, tags)
     outbox.delete(uow.tx, task_ids)
     tag_counts.open_spans(uow.tx, task_ids, uow.now)
-
-
-def delete_group_chunk(uow: UnitOfWork, work: ChunkedWork) -> list[int]:
-    """Delete the next chunk of a resource group: of a job, then tasks without a job, references, and the group.
-
-    Returns the deleted tasks.
-    """
-    group_id = work.subject
-    job_ids = jobs.of_group(uow.tx, group_id, 1)
-    if job_ids:
-        uow.lock_jobs(job_ids)
-        page = jobs.task_ids(uow.tx, job_ids[0], CHUNK)
-        delete_tasks(uow, page)
-        if len(page) < CHUNK:
-            _delete_job(uow, job_ids[0])
-        return page
-    task_ids = task_request.of_group(uow.tx, group_id, CHUNK)
-    if task_ids:
-        uow.lock(task_ids)
-        delete_tasks(uow, task_ids)
-        return task_ids
-    refs = shared_value.of_group(uow.tx, group_id, n=CHUNK)
-    if refs:
-        shared_value.lock(uow.tx, refs)
-        shared_value.unref_by_group(uow.tx, refs, group_id)
-        shared_value.delete_unreferenced(uow.tx, refs)
-        return []
-    task_queues.delete_of_group(uow.tx, group_id)
-    webhook.delete_of_group(uow.tx, group_id)
-    stored_file.delete_of_group(uow.tx, group_id)
-    resource_group.delete(uow.tx, group_id)
-    uow.finish_chunked_work(work)
-    return []

@@ -1,6 +1,6 @@
 """Submit a graph as a job.
 
-A graph of up to CHUNK tasks is stored in one transaction. A larger one is staged chunk by chunk, invisible to users,
+A graph of up to WHOLE tasks is stored in one transaction. A larger one is staged chunk by chunk, invisible to users,
 and made visible by the last transaction; if that never comes, a sweep deletes what was staged.
 """
 
@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 from msgspec import Struct
 
 from myrmidon.model.dag import Dag, build_dag
-from myrmidon.model.errors import Conflict, MyrmidonError, WrongState
+from myrmidon.model.errors import Conflict, InvalidRequest, MyrmidonError, Problem, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.job import Graph
 from myrmidon.model.job_document import labels_of, parse_graph
@@ -25,6 +25,7 @@ from myrmidon.scheduler.new_values import check_shared, require_files
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready
+from myrmidon.scheduler.resume import Revision, attached, scopes_of, supersede
 from myrmidon.scheduler.submit import check_external_ids, new_job
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
@@ -32,7 +33,7 @@ from myrmidon.store.tables import chunked_work, task_request, task_result
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import request_key as request_keys
 from myrmidon.store.tables import value as values
-from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
+from myrmidon.store.tables.chunked_work import CHUNK, WHOLE, ChunkedWork
 from myrmidon.store.tables.job import Job
 from myrmidon.store.tables.value import OutputRow
 
@@ -48,9 +49,12 @@ class JobDraft(Struct, frozen=True, kw_only=True):
     graph: Graph
     dag: Dag
     definitions: dict[str, str]
+    scopes: Sequence[str | None]
     request_key: str | None = None
     body_hash: str = ""
     authenticated: str = ""
+    resume: bool = False
+    """Attach to the job with the external id of the graph, or supersede it."""
 
 
 class JobSubmitted(Struct, frozen=True, kw_only=True):
@@ -60,6 +64,9 @@ class JobSubmitted(Struct, frozen=True, kw_only=True):
     state: JobState
     task_ids: dict[str, int]
     repeated: bool = False
+    revision: int = 1
+    superseded: int | None = None
+    """The job that had the external id until now."""
     queues_to_wake: list[int] = []
 
 
@@ -73,6 +80,7 @@ def draft_job(
     limits: Limits = DEFAULT_LIMITS,
     rules: Rules = DEFAULT_RULES,
     original: object = None,
+    resume: bool = False,
 ) -> JobDraft:
     """Validate an untyped graph, assign ids to its tasks and apply ``$subs``.
 
@@ -85,15 +93,20 @@ def draft_job(
     job_id, *task_ids = ids.block(1 + len(labels), now)
     by_label = dict(zip(labels, task_ids, strict=True))
     graph = parse_graph(raw, limits, {label: show_task(task_id) for label, task_id in by_label.items()}, {})
+    if resume and graph.external_id is None:
+        raise InvalidRequest([Problem("external_id", "null", "the id of the job to resume", "required")])
+    dag = build_dag(graph)
     return JobDraft(
         job_id=job_id,
         task_ids=by_label,
         graph=graph,
-        dag=build_dag(graph),
+        dag=dag,
+        scopes=scopes_of(graph, dag),
         definitions=definitions_of(raw if original is None else original, rules),
         request_key=request_key,
         body_hash=digest_of(raw if original is None else original, rules.secret_key),
         authenticated=authenticated,
+        resume=resume,
     )
 
 
@@ -147,6 +160,8 @@ def submit_steps(
 def _chunks(draft: JobDraft) -> list[list[int]]:
     """Node indexes by chunk, parents before children, so that inputs find the values of earlier chunks."""
     order = draft.dag.order
+    if len(order) <= WHOLE:
+        return [order]
     return [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
 
 
@@ -157,6 +172,8 @@ def _existing_job(uow: UnitOfWork, group_id: int, draft: JobDraft) -> JobSubmitt
     request is stored by another transaction between the two, its key is found, and not its external id alone.
     """
     external_id = draft.graph.external_id
+    if draft.resume:
+        return _attached_job(uow, group_id, draft)
     holder = jobs.by_external(uow.tx, group_id, external_id) if external_id is not None else None
     if draft.request_key is not None:
         found = request_keys.read(uow.tx, group_id, [draft.request_key]).get(draft.request_key)
@@ -164,18 +181,31 @@ def _existing_job(uow: UnitOfWork, group_id: int, draft: JobDraft) -> JobSubmitt
             if found[0] != draft.body_hash:
                 raise key_conflict(draft.request_key)
             return _repeated(uow, found[1])
-    if uow.tx.attempt > 1 and (mine := jobs.read(uow.tx, [draft.job_id]).get(draft.job_id)) and not mine.staged:
+    if _was_committed(uow, draft):
         return _repeated(uow, draft.job_id)
     if holder is not None and holder != draft.job_id:
         raise Conflict(f"the external id {external_id} belongs to another job; choose another one")
     return None
 
 
+def _attached_job(uow: UnitOfWork, group_id: int, draft: JobDraft) -> JobSubmitted | None:
+    if _was_committed(uow, draft):
+        return _repeated(uow, draft.job_id)
+    job_id = attached(uow.tx, group_id, draft.graph.external_id, draft.body_hash, now=uow.now)
+    return _repeated(uow, job_id) if job_id is not None else None
+
+
+def _was_committed(uow: UnitOfWork, draft: JobDraft) -> bool:
+    """Whether an earlier attempt of this transaction was committed after all."""
+    mine = jobs.read(uow.tx, [draft.job_id]).get(draft.job_id) if uow.tx.attempt > 1 else None
+    return mine is not None and not mine.staged
+
+
 def _repeated(uow: UnitOfWork, job_id: int) -> JobSubmitted:
     job = jobs.read(uow.tx, [job_id]).get(job_id)
     labels = {label: task_id for label, (task_id, _) in jobs.labels(uow.tx, job_id).items()}
-    state = job.state if job else JobState.RUNNING
-    return JobSubmitted(job_id=job_id, state=state, task_ids=labels, repeated=True)
+    state, revision = (job.state, job.revision) if job else (JobState.RUNNING, 1)
+    return JobSubmitted(job_id=job_id, state=state, task_ids=labels, repeated=True, revision=revision)
 
 
 def _stage(
@@ -201,6 +231,8 @@ def _stage(
             return staged
         require_files(uow, group_id, [node.request for node in draft.graph.nodes])
         job = new_job(uow, group_id, draft.job_id, draft.graph, deadline_at=_deadline(uow, draft), staged=True)
+        if draft.resume:
+            job.external_id = None  # that of the earlier revision until this one is complete
         jobs.insert(uow.tx, [job])
     else:
         uow.lock_jobs([draft.job_id])
@@ -219,6 +251,7 @@ def _commit_job(uow: UnitOfWork, group_id: int, draft: JobDraft, parts: Sequence
     known = _existing_job(uow, group_id, draft)
     if known is not None:
         return known
+    revision = _supersede(uow, group_id, draft)
     if draft.request_key is not None:
         row = (group_id, draft.request_key, draft.body_hash, draft.job_id, uow.now)
         if not request_keys.insert(uow.tx, [row]):
@@ -226,30 +259,48 @@ def _commit_job(uow: UnitOfWork, group_id: int, draft: JobDraft, parts: Sequence
             if again is not None:
                 return again
     if len(parts) > 1:
-        job = _unstage(uow, draft)
+        job = _unstage(uow, draft, revision)
     else:
         require_files(uow, group_id, [node.request for node in draft.graph.nodes])
         job = new_job(uow, group_id, draft.job_id, draft.graph, deadline_at=_deadline(uow, draft))
+        job.revision = revision.number
         jobs.insert(uow.tx, [job])
         uow.jobs[job.id] = job
         make_ready(uow, [t for t in _store_chunk(uow, group_id, draft, parts[0]) if _may_start(t)])
     _store_input_and_output_tasks(uow, draft)
     propagate(uow)
     return JobSubmitted(
-        job_id=job.id, state=job.state, task_ids=draft.task_ids, queues_to_wake=sorted(uow.queues_to_wake)
+        job_id=job.id,
+        state=job.state,
+        task_ids=draft.task_ids,
+        revision=revision.number,
+        superseded=revision.earlier.id if revision.earlier is not None else None,
+        queues_to_wake=sorted(uow.queues_to_wake),
     )
+
+
+def _supersede(uow: UnitOfWork, group_id: int, draft: JobDraft) -> Revision:
+    external_id = draft.graph.external_id
+    if not draft.resume or external_id is None:
+        return Revision(None, 1)
+    revision = supersede(uow, group_id, external_id, draft.body_hash, staged=draft.job_id)
+    if revision.earlier is not None and draft.request_key is not None:
+        request_keys.delete(uow.tx, group_id, draft.request_key)
+    return revision
 
 
 def _may_start(task: TaskResult) -> bool:
     return task.satisfied and not task.held and task.state == TaskState.WAITING
 
 
-def _unstage(uow: UnitOfWork, draft: JobDraft) -> Job:
+def _unstage(uow: UnitOfWork, draft: JobDraft, revision: Revision) -> Job:
     """Make a staged job visible; its tasks are started chunk by chunk."""
     uow.lock_jobs([draft.job_id])
     job = uow.jobs.get(draft.job_id)
     if job is None:
         raise WrongState("the job took too long to arrive and was dropped; submit it again")
+    if draft.resume and draft.graph.external_id is not None:
+        jobs.name(uow.tx, job, draft.graph.external_id, revision.number)
     job.staged = 0
     job.due_at = None
     job.num_tasks = len(draft.task_ids)
@@ -294,6 +345,7 @@ def _new_task(uow: UnitOfWork, draft: JobDraft, index: int, deadline: Micros) ->
         parents=[draft.task_ids[draft.graph.nodes[p].label] for p in draft.dag.parents[index]],
         policy=node.policy,
         hold=node.hold,
+        resume_scope=draft.scopes[index],
     )
 
 

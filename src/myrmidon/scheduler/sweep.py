@@ -25,6 +25,7 @@ from myrmidon.scheduler.sweep_runs import sweep_bots, sweep_runs
 from myrmidon.scheduler.sweep_tasks import sweep_jobs, sweep_slices, sweep_tasks
 from myrmidon.scheduler.tag_counts import update_tag_counts
 from myrmidon.store.engine.db import Db, Tx
+from myrmidon.store.engine.effects import CommitEffects, collect_effects
 from myrmidon.store.tables import (
     bot_event,
     outbox,
@@ -34,6 +35,7 @@ from myrmidon.store.tables import (
     task_request,
 )
 from myrmidon.store.tables import log as logs
+from myrmidon.store.tables.chunked_work import FEED, ChunkedWork
 from myrmidon.store.views import next_due
 from myrmidon.store.views.next_due import NextDue
 
@@ -165,23 +167,37 @@ def run_chunked_work(
     deleted: list[int],
     queues_to_wake: set[int],
     effects: PassEffects | None = None,
+    on_commit: Callable[[CommitEffects], None] | None = None,
 ) -> int:
-    """Run all chunked work to completion; returns the number of chunks."""
+    """Run all chunked work to completion, except work that waits for tasks to end; returns the number of chunks.
+
+    ``on_commit`` gets the effects of each.
+    """
     steps = 0
     effects = effects or PassEffects()
-    while waiting := db.read(chunked_work.pending):
-        for work in waiting:
+    idle: set[int] = set()
+    while works := _next_works(db, idle):
+        fed: set[int | None] = set()
+        for work in works:
+            if work.kind == FEED and work.job_id in fed:
+                continue  # the first one of the job has taken it along
+            fed.update([work.job_id] if work.kind == FEED else [])
             step = partial(chunked_work.run_chunk, work=work, now=now, ids=ids, rules=rules)
-            (queues, removed), no_resource = db.write(partial(_run_chunk, step=step))
-            queues_to_wake |= queues
-            deleted += removed
-            effects.no_resource += no_resource
+            result, committed = db.write(collect_effects(step))
+            queues_to_wake |= result.queues
+            deleted += result.deleted
+            effects.no_resource += count_no_resource(committed.events)
+            idle |= {work.id} if result.waits else set()
+            if on_commit is not None:
+                on_commit(committed)
             steps += 1
     return steps
 
 
-def _run_chunk(tx: Tx, step: Callable[[Tx], T]) -> tuple[T, int]:
-    return step(tx), count_no_resource(tx.effects.events)
+def _next_works(db: Db, idle: set[int]) -> list[ChunkedWork]:
+    """The next pieces of work that do not wait."""
+    pending = db.read(partial(chunked_work.pending, n=BATCH + len(idle)))
+    return [work for work in pending if work.id not in idle]
 
 
 def drop_logs(db: Db, log_db: Db, task_ids: Iterable[int]) -> int:

@@ -240,18 +240,26 @@ class UnitOfWork:
 
     def start_chunked_work(self, kind: str, subject: int, *, job: Job | None = None, args: str = "{}") -> ChunkedWork:
         """Start work that is done chunk by chunk in later transactions; its job cannot end before it is finished."""
-        started = ChunkedWork(self.new_id(), kind, subject, job.id if job else None, 0, args, self.now)
-        chunked_work.insert(self.tx, [started])
-        self.started_work.append(started)
+        return self.start_several(kind, [subject], job=job, args=args)[0]
+
+    def start_several(
+        self, kind: str, subjects: Sequence[int], *, job: Job | None = None, args: str = "{}"
+    ) -> list[ChunkedWork]:
+        """As start_chunked_work, for many subjects of the same job."""
+        job_id = job.id if job else None
+        started = [ChunkedWork(self.new_id(), kind, one, job_id, 0, args, self.now) for one in subjects]
+        chunked_work.insert(self.tx, started)
+        self.started_work += started
         if job:
-            job.num_chunked_work += 1
+            job.num_chunked_work += len(started)
         return started
 
-    def finish_chunked_work(self, work: ChunkedWork) -> None:
+    def finish_chunked_work(self, *works: ChunkedWork) -> None:
         """Delete chunked work that is complete."""
-        chunked_work.finish(self.tx, work)
-        if work.job_id is not None and work.job_id in self.jobs:
-            self.jobs[work.job_id].num_chunked_work -= 1
+        chunked_work.finish(self.tx, works)
+        for work in works:
+            if work.job_id is not None and work.job_id in self.jobs:
+                self.jobs[work.job_id].num_chunked_work -= 1
 
     def move_job(self, job: Job, state: JobState, what: str) -> None:
         """Change the state of a locked job and add an event."""

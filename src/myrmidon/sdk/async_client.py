@@ -6,7 +6,8 @@ Calls of the server run in threads of the event loop's executor; building a grap
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
@@ -15,6 +16,7 @@ from myrmidon.sdk.client import Client
 from myrmidon.sdk.function_calls import RemoteFuture
 from myrmidon.sdk.function_client import AUTO
 from myrmidon.sdk.new_job import NewJob
+from myrmidon.sdk.shared import Shared
 from myrmidon.sdk.task_failed import TaskFailed
 from myrmidon.sdk.transport import Transport
 from myrmidon.wire import jobs as wire
@@ -52,17 +54,31 @@ class AsyncClient:
         self,
         name: str = "",
         *,
+        id: str | None = None,  # noqa: A002 - as in Client
         code: str | Path | None = None,
         group: str | None = None,
         fail_fast: bool = True,
         deadline_s: int | None = None,
         tags: list[str] | None = None,
         metadata: Mapping[str, str] | None = None,
+        requirements: Sequence[str] | str | os.PathLike[str] | None = None,
+        python: str | None = None,
+        environment: str | None = None,
     ) -> AsyncNewJob:
         """A job to be built in an ``async with`` block."""
         return AsyncNewJob(
             self.client.new_job(
-                name, code=code, group=group, fail_fast=fail_fast, deadline_s=deadline_s, tags=tags, metadata=metadata
+                name,
+                id=id,
+                code=code,
+                group=group,
+                fail_fast=fail_fast,
+                deadline_s=deadline_s,
+                tags=tags,
+                metadata=metadata,
+                requirements=requirements,
+                python=python,
+                environment=environment,
             )
         )
 
@@ -91,6 +107,17 @@ class AsyncClient:
     def map(self, function: Callable[..., Any], items: Iterable[Any], *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         """Call a function on bots for each item; the results in order. The calls are submitted at once."""
         return _in_order(self.client.functions.calls.map(function, items, args, kwargs))
+
+    async def share(
+        self,
+        value: T,
+        type: Any = None,  # noqa: A002 - what it is for callers, who name it
+        *,
+        group: str | None = None,
+        localities: Sequence[str] = (),
+    ) -> Shared[T]:
+        """As ``Client.share``; use it as ``async with await client.share(value) as shared``."""
+        return await asyncio.to_thread(self.client.share, value, type, group=group, localities=localities)
 
 
 def _awaitable(future: RemoteFuture[R]) -> asyncio.Future[R]:
@@ -138,6 +165,10 @@ class AsyncNewJob:
         finally:
             waiting.line.end()
         return await asyncio.to_thread(self.job.decoded, handle, waiting.found)
+
+    async def share(self, handle: T) -> Shared[T]:
+        """As ``NewJob.share``."""
+        return await asyncio.to_thread(self.job.share, handle)
 
     async def wait(self) -> wire.JobInfo:
         """The job once it has ended, however it ends. Limit the time with ``asyncio.timeout``."""

@@ -15,6 +15,7 @@ from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.api.tasks import MAX_WAIT_S
 from myrmidon.sdk.function_client import AUTO, FunctionClient, FunctionMethods
 from myrmidon.sdk.jobs import Job
+from myrmidon.sdk.resource_groups import ResourceGroups
 from myrmidon.sdk.server_discovery import find_endpoint
 from myrmidon.sdk.transport import Transport
 from myrmidon.wire.jobs import JobCheck, JobList
@@ -40,6 +41,7 @@ class Client(FunctionMethods):
         transport = found_server(server, token) if server is None or isinstance(server, str) else server
         self.api = Api(transport)
         self.functions = FunctionClient(self.api, group=group, code=code)
+        self.resource_groups = ResourceGroups(self.api)
 
     def __enter__(self) -> Self:
         return self
@@ -60,17 +62,24 @@ class Client(FunctionMethods):
         *,
         parameters: Mapping[str, Any] | None = None,
         group: str | None = None,
+        resume: bool = False,
         key: str | None = None,
     ) -> Job:
         """Submit a graph document (docs/jobs.md). One with an ``external_id`` may be submitted again: it is the same
-        job, unless the document has changed."""
-        return self.job(self.api.submit_job(document, parameters=parameters, group=group, key=key).job_id)
+        job, unless the document has changed; with ``resume`` a changed one supersedes it and runs what has changed."""
+        stored = self.api.submit_job(document, parameters=parameters, group=group, resume=resume, key=key)
+        return self.job(stored.job_id)
 
     def check_job(
-        self, document: Mapping[str, Any], *, parameters: Mapping[str, Any] | None = None, group: str | None = None
+        self,
+        document: Mapping[str, Any],
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        group: str | None = None,
+        resume: bool = False,
     ) -> JobCheck:
         """Validate a graph document and match it with the fleet; nothing is stored."""
-        return self.api.check_job(document, parameters=parameters, group=group)
+        return self.api.check_job(document, parameters=parameters, group=group, resume=resume)
 
     def job(self, job_id: str) -> Job:
         """The job with this id or external id. Asks the server only when a method is called."""

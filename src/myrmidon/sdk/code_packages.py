@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from myrmidon.functions.graph_errors import GraphError
+from myrmidon.functions.native_task import NativeTarget
 from myrmidon.functions.task_function import TaskFunction
 from myrmidon.functions.types import module_name
 from myrmidon.sdk.code_zip import INSTALLED, CodeZip, folder_contents, is_shipped, module_contents, zip_files
@@ -31,13 +33,25 @@ class CodePackages:
         typed: list[Any] = []
         for function in functions:
             module = function.code_module
-            if module == "__main__" and self.code == AUTO and _is_session():
+            if function.native is not None:
+                found.update(self._library(function.native))
+            elif module == "__main__" and self.code == AUTO and _is_session():
                 typed.append(_redefined(function.function) if newest else function.function)
             elif (packed := self._module(module)) is not None:
                 found[module_name(module)] = packed
         if typed:
             found[module_name("__main__")] = self._session_zip(typed)
         return found
+
+    def _library(self, native: NativeTarget) -> dict[str, CodeZip]:
+        """The zip of a library that is shipped, by what stands for its module."""
+        if not native.path or self.code == INSTALLED:
+            return {}
+        key = native.code_module
+        packed = self._zips.get(key)
+        if packed is None:
+            packed = self._zips[key] = zip_files({native.library: _read_library(native)})
+        return {key: packed}
 
     def _module(self, module: str) -> CodeZip | None:
         if self.code == INSTALLED or not self.code:
@@ -66,6 +80,13 @@ class CodePackages:
             name = f"{module_name('__main__')}.py"
             self._session[source] = zip_files({**module_contents(_imports(source)), name: source.encode()})
         return self._session[source]
+
+
+def _read_library(native: NativeTarget) -> bytes:
+    try:
+        return Path(native.path).read_bytes()
+    except OSError as error:
+        raise GraphError(f"the library of {native.name} cannot be read: {error}; build it first") from None
 
 
 def _redefined(function: Any) -> Any:

@@ -44,6 +44,9 @@ class CodeZip:
     data: bytes
     names: frozenset[str]
 
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
 
 def zip_files(contents: dict[str, bytes]) -> CodeZip:
     """The same contents give the same bytes: names sorted, times fixed, nothing compressed.

@@ -130,6 +130,7 @@ _BY_CODE: dict[str, int] = {
     "not_found": 404,
     "forbidden": 403,
     "quota": 429,
+    "storage_quota": 413,
     "overloaded": 429,
     "store.busy": 503,
     "store.unavailable": 503,

@@ -29,9 +29,8 @@ from myrmidon.wire.values import TaskOutcome
 T = TypeVar("T")
 
 CANCELED: Final = "CANCELED"
-CALLS_PER_JOB: Final = 2_000
-"""A larger job would start later: its tasks begin when all of them are stored."""
-_CALLS_PER_CHUNK: Final = 1_000
+CALLS_PER_JOB: Final = 500
+"""The server stores a job of so many tasks in one short transaction. Bots run the first jobs while others follow."""
 _POLL_S: Final = 25.0
 _POLL_OF_MANY_S: Final = 1.0
 _PAUSE_PER_TASK_S: Final = 20e-6
@@ -56,6 +55,7 @@ class RemoteFuture(Future[T]):
             return self.cancelled()
         self._cancel_requested = True
         if self.task_id is not None and not self._calls.cancel_task(self.task_id):
+            self._cancel_requested = False  # a later cancel of its job must not turn this answer around
             return False
         return super().cancel()
 
@@ -74,12 +74,17 @@ class _Batch:
 
 
 class FunctionCalls:
-    """Submits calls and resolves their futures. Its threads start with the first call."""
+    """Submits calls and resolves their futures. Its threads start with the first call.
+
+    ``_calls_added`` wakes the thread that submits, ``_calls_sent`` the one that collects and the one that closes.
+    """
 
     def __init__(self, server: FunctionServer, packages: CodePackages) -> None:
         self._server = server
         self._packages = packages
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._calls_added = threading.Condition(self._lock)
+        self._calls_sent = threading.Condition(self._lock)
         self._unsent: deque[_Batch] = deque()
         self._sent: dict[str, RemoteFuture[Any]] = {}
         self._is_sending = False
@@ -96,11 +101,11 @@ class FunctionCalls:
         decode: Callable[[list[Any]], Any] | None = None,
     ) -> RemoteFuture[Any]:
         """Call a function on a bot. Raises WiringError at once if an argument has the wrong type."""
-        with self._changed:
+        with self._lock:
             self._check_usable()
             batch = self._open_batch()
             future = self._add(batch, batch.builder.call(function, args, kwargs), decode)
-            self._changed.notify_all()
+            self._calls_added.notify()
         return future
 
     def map(
@@ -109,13 +114,13 @@ class FunctionCalls:
         """Call a function for each item."""
         futures: list[RemoteFuture[Any]] = []
         left = iter(items)
-        while chunk := list(islice(left, _CALLS_PER_CHUNK)):
-            with self._changed:
+        while chunk := list(islice(left, CALLS_PER_JOB)):
+            with self._lock:
                 self._check_usable()
                 batch = self._open_batch()
                 handles = batch.builder.map(function, chunk, args, kwargs)
                 futures += [self._add(batch, handle, None) for handle in handles]
-                self._changed.notify_all()
+                self._calls_added.notify()
         return futures
 
     def _open_batch(self) -> _Batch:
@@ -148,9 +153,9 @@ class FunctionCalls:
 
     def _send_all(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 while not self._unsent and not self._closing:
-                    self._changed.wait()
+                    self._calls_added.wait()
                 if not self._unsent:
                     return
                 batch = self._unsent.popleft()
@@ -158,16 +163,19 @@ class FunctionCalls:
             try:
                 self._send(batch.builder, batch.calls)
             finally:
-                with self._changed:
+                with self._lock:
                     self._is_sending = False
-                    self._changed.notify_all()
+                    if self._closing:
+                        self._calls_sent.notify_all()
 
     def _send(self, builder: GraphBuilder, calls: Sequence[tuple[Handle, RemoteFuture[Any]]]) -> None:
+        live: list[RemoteFuture[Any]] = []  # asked only once: one that is cancelled from now on is submitted
         for handle, future in calls:
-            if future.cancelled():
-                future.set_running_or_notify_cancel()
-                builder.nodes.pop(source_of(handle).node.label, None)
-        live = [future for _, future in calls if not future.cancelled()]
+            if not future.cancelled():
+                live.append(future)
+                continue
+            future.set_running_or_notify_cancel()
+            builder.nodes.pop(source_of(handle).node.label, None)
         if not live:
             return
         functions = [node.function for node in builder.nodes.values() if node.function is not None]
@@ -179,11 +187,11 @@ class FunctionCalls:
             for future in live:
                 _fail(future, error)
             return
-        with self._changed:
+        with self._lock:
             for future in live:
                 future.job_id, future.task_id = submitted.job_id, submitted.task_ids[future.label]
                 self._sent[future.task_id] = future
-            self._changed.notify_all()
+            self._calls_sent.notify_all()
         for future in live:
             if future.cancelled() and future.task_id is not None:
                 self.cancel_task(future.task_id)
@@ -192,9 +200,9 @@ class FunctionCalls:
 
     def _collect_all(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 while not self._sent and not self._is_over():
-                    self._changed.wait()
+                    self._calls_sent.wait()
                 if not self._sent or self._is_over():
                     return
                 ids, num_sent = list(islice(self._sent, MAX_IDS)), len(self._sent)
@@ -215,7 +223,7 @@ class FunctionCalls:
 
     def _resolve(self, outcomes: Sequence[TaskOutcome]) -> None:
         for outcome in outcomes:
-            with self._changed:
+            with self._lock:
                 future = self._sent.pop(outcome.task_id, None)
             if future is None:
                 continue
@@ -234,14 +242,14 @@ class FunctionCalls:
 
     def _fail_all(self, ids: Sequence[str], error: Exception) -> None:
         for task_id in ids:
-            with self._changed:
+            with self._lock:
                 future = self._sent.pop(task_id, None)
             if future is not None:
                 _fail(future, error)
 
     def _move_to_end(self, ids: Sequence[str]) -> None:
         """Ask for others next: these may take long."""
-        with self._changed:
+        with self._lock:
             for task_id in ids:
                 if task_id in self._sent:
                     self._sent[task_id] = self._sent.pop(task_id)
@@ -258,13 +266,13 @@ class FunctionCalls:
     def close(self) -> None:
         """Send what is not sent. Calls that have not ended go on, but their futures do not get results any more."""
         atexit.unregister(self.close)
-        with self._changed:
+        with self._lock:
             self._closing = True
-            self._changed.notify_all()
+            self._calls_added.notify()
             while self._unsent or self._is_sending:
-                self._changed.wait()
+                self._calls_sent.wait()
             left, self._sent = list(self._sent.values()), {}
-            self._changed.notify_all()
+            self._calls_sent.notify_all()
         for future in left:
             _fail(future, RuntimeError(f"the client was closed before the result; job {future.job_id} goes on"))
 

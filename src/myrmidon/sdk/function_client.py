@@ -5,9 +5,10 @@ What they need is imported with the first of them: the command line makes a clie
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, overload
 
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
     from myrmidon.sdk.executor import RemoteExecutor
     from myrmidon.sdk.function_calls import FunctionCalls, RemoteFuture
     from myrmidon.sdk.new_job import NewJob
+    from myrmidon.sdk.shared import Shared
 
 AUTO: Final = "auto"
 """Send the modules of the program that are not installed (code_zip.py)."""
 A = TypeVar("A")
 R = TypeVar("R")
+T = TypeVar("T")
 P = ParamSpec("P")
 
 
@@ -44,7 +47,9 @@ class FunctionClient:
         group: str | None,
         fail_fast: bool,
         fields: Mapping[str, Any],
+        environment: Mapping[str, Any] | None = None,
     ) -> NewJob:
+        from myrmidon.functions.task_options import TaskOptions
         from myrmidon.sdk.new_job import NewJob
 
         return NewJob(
@@ -53,7 +58,8 @@ class FunctionClient:
             code=self._code if code is None else code,
             group=self._group if group is None else group,
             fail_fast=fail_fast,
-            fields={key: value for key, value in fields.items() if value is not None},
+            fields=_without_none(fields),
+            defaults=TaskOptions().changed(**_without_none(environment or {})),
         )
 
     @property
@@ -67,6 +73,13 @@ class FunctionClient:
                 server = FunctionServer(self._api, self._group)
                 self._calls = FunctionCalls(server, CodePackages(self._code))
             return self._calls
+
+    def share(self, value: T, annotation: Any, *, group: str | None, localities: Sequence[str]) -> Shared[T]:
+        from myrmidon.sdk.function_server import FunctionServer
+        from myrmidon.sdk.shared import share
+
+        server = FunctionServer(self._api, self._group if group is None else group)
+        return share(server, value, annotation, localities)
 
     def executor(self) -> RemoteExecutor:
         from myrmidon.sdk.executor import RemoteExecutor
@@ -92,6 +105,10 @@ class FunctionClient:
             calls.close()
 
 
+def _without_none(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in given.items() if value is not None}
+
+
 class FunctionMethods:
     """The methods of Client for Python functions. ``functions`` does the work."""
 
@@ -101,16 +118,28 @@ class FunctionMethods:
         self,
         name: str = "",
         *,
+        id: str | None = None,  # noqa: A002 - what people write
         code: str | Path | None = None,
         group: str | None = None,
         fail_fast: bool = True,
         deadline_s: int | None = None,
         tags: list[str] | None = None,
         metadata: Mapping[str, str] | None = None,
+        requirements: Sequence[str] | str | os.PathLike[str] | None = None,
+        python: str | None = None,
+        environment: str | None = None,
     ) -> NewJob:
-        """A job to be built in a with block: calls of task functions inside of it become the graph."""
-        fields = {"deadline_s": deadline_s, "tags": tags, "metadata": metadata}
-        return self.functions.new_job(name, code=code, group=group, fail_fast=fail_fast, fields=fields)
+        """A job to be built in a with block: calls of task functions inside of it become the graph.
+
+        With an ``id`` the job is resumed: the same graph again is the same job, and a changed one takes over the
+        results of the calls that have not changed. ``requirements``, ``python`` and ``environment`` are for the
+        functions that do not choose their own.
+        """
+        fields = {"external_id": id, "deadline_s": deadline_s, "tags": tags, "metadata": metadata}
+        chosen = {"requirements": requirements, "python": python, "environment": environment}
+        return self.functions.new_job(
+            name, code=code, group=group, fail_fast=fail_fast, fields=fields, environment=chosen
+        )
 
     @overload
     def submit(
@@ -141,6 +170,21 @@ class FunctionMethods:
         on.
         """
         return self.functions.results(self.functions.calls.map(function, items, args, kwargs))
+
+    def share(
+        self,
+        value: T,
+        type: Any = None,  # noqa: A002 - what it is for callers, who name it
+        *,
+        group: str | None = None,
+        localities: Sequence[str] = (),
+    ) -> Shared[T]:
+        """Store a value once, for any number of calls of task functions; ``drop`` ends that.
+
+        ``type`` is its annotation; default: that of the value and its first items. Tasks that read it run on a bot with
+        one of the addresses ``localities`` if such a bot is free.
+        """
+        return self.functions.share(value, type, group=group, localities=localities)
 
     def executor(self) -> RemoteExecutor:
         """A concurrent.futures.Executor whose workers are bots."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from myrmidon.sdk.api.caller import API, decode
+from myrmidon.sdk.api.caller import API, decode, segment
 from myrmidon.sdk.api.calls import Api
-from myrmidon.sdk.errors import CallFailed
+from myrmidon.sdk.errors import CallFailed, NotFound
 from myrmidon.sdk.transport import new_key
 from myrmidon.wire.files import MAX_FILES_PER_CALL
-from myrmidon.wire.jobs import JobSubmitted
+from myrmidon.wire.jobs import JobCheck, JobSubmitted
+from myrmidon.wire.shared_values import SharedValueInfo
 from myrmidon.wire.values import MAX_RESULTS, TaskOutcome
 
 MAX_IDS: Final = MAX_RESULTS
@@ -43,10 +44,35 @@ class FunctionServer:
         """Ask again which files the server has: it has said that one is missing."""
         self._uploaded.clear()
 
-    def submit(self, document: bytes) -> JobSubmitted:
-        """Submit a graph document that is encoded already."""
-        body = b'{"job":%b,"group":%b}' % (document, msgspec.json.encode(self._group))
-        return decode(self.api.transport.call("POST", f"{API}/jobs", data=body, key=new_key()).data, JobSubmitted)
+    def submit(self, document: bytes, external_id: str | None = None) -> JobSubmitted:
+        """Submit a graph document that is encoded already; with an external id, resume the job that has it."""
+        method, path = ("POST", "jobs") if external_id is None else ("PUT", f"jobs/{segment(external_id)}")
+        body = self._body(document, resume=external_id is not None)
+        return decode(self.api.transport.call(method, f"{API}/{path}", data=body, key=new_key()).data, JobSubmitted)
+
+    def check(self, document: bytes, *, resume: bool) -> JobCheck:
+        """What would happen to a graph document that is encoded already."""
+        body = self._body(document, resume=resume)
+        return decode(self.api.transport.call("POST", f"{API}/jobs/check", data=body).data, JobCheck)
+
+    def _body(self, document: bytes, *, resume: bool) -> bytes:
+        group = msgspec.json.encode(self._group)
+        return b'{"job":%b,"group":%b%b}' % (document, group, b',"resume":true' if resume else b"")
+
+    def share(self, type_string: str, payload: Mapping[str, Any], localities: Sequence[str]) -> SharedValueInfo:
+        """Create a shared value of this resource group."""
+        return self.api.create_value(type_string, payload, group=self._group, localities=localities)
+
+    def keep_shared(self, value_id: str) -> None:
+        """Add a reference of this resource group to a shared value that one of its jobs references."""
+        self.api.ref_value(value_id, group=self._group)
+
+    def drop_shared(self, value_id: str) -> bool:
+        """Drop the reference of this resource group to a shared value; whether the value was deleted with it."""
+        try:
+            return self.api.unref_value(value_id, group=self._group).deleted
+        except NotFound:
+            return False
 
     def results(self, task_ids: Sequence[str], wait_s: float) -> list[TaskOutcome]:
         """Those of the tasks (at most 1,000) that have ended; waits until at least one has."""

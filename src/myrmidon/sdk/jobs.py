@@ -12,6 +12,8 @@ from myrmidon.sdk.job_graph import FAILED, blockers, describe_end
 from myrmidon.sdk.transport import new_key
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.fields import Done
+from myrmidon.wire.job_actions import JobChanged, JobExtended, JobRerun, JobWaited
+from myrmidon.wire.job_compare import JobComparison
 from myrmidon.wire.notes import JobMeta
 
 T = TypeVar("T")
@@ -72,9 +74,9 @@ class Job:
         """The results of the tasks without children; the first 1,000."""
         return self._api.call("GET", f"jobs/{segment(self.id)}/outputs", wire.JobOutputs, query={"limit": PAGE})
 
-    def compare(self, other: str, *, cursor: str | None = None) -> wire.JobComparison:
+    def compare(self, other: str, *, cursor: str | None = None) -> JobComparison:
         query = {"other": other, "cursor": cursor}
-        return self._api.call("GET", f"jobs/{segment(self.id)}/compare", wire.JobComparison, query=query)
+        return self._api.call("GET", f"jobs/{segment(self.id)}/compare", JobComparison, query=query)
 
     def errors(self) -> dict[str, list[wire.JobTask]]:
         """Tasks that ended without success, grouped by what happened."""
@@ -89,10 +91,10 @@ class Job:
 
     # -- wait
 
-    def poll(self, *, wait_s: float = MAX_WAIT_S, seq: int | None = None) -> wire.JobWaited:
+    def poll(self, *, wait_s: float = MAX_WAIT_S, seq: int | None = None) -> JobWaited:
         """One long poll: the job when it has ended, has changed since ``seq``, or after ``wait_s``."""
         body = {"wait_s": wait_s, "seq": seq}
-        return self._api.call("POST", f"jobs/{segment(self.id)}/wait", wire.JobWaited, body=body, wait_s=wait_s)
+        return self._api.call("POST", f"jobs/{segment(self.id)}/wait", JobWaited, body=body, wait_s=wait_s)
 
     def wait(self, timeout: float | None = None) -> wire.JobInfo:
         """The job once it has ended; WaitedTooLong after ``timeout`` seconds."""
@@ -116,16 +118,16 @@ class Job:
 
     def extend(
         self, document: Mapping[str, Any], *, parameters: Mapping[str, Any] | None = None, key: str | None = None
-    ) -> wire.JobExtended:
+    ) -> JobExtended:
         """Add tasks to a running job; tasks that it already has are skipped."""
         body = {"job": document, "parameters": dict(parameters or {})}
-        return self._post("extend", wire.JobExtended, body, key)
+        return self._post("extend", JobExtended, body, key)
 
-    def seal(self, *, key: str | None = None) -> wire.JobChanged:
-        return self._post("seal", wire.JobChanged, {}, key)
+    def seal(self, *, key: str | None = None) -> JobChanged:
+        return self._post("seal", JobChanged, {}, key)
 
-    def cancel(self, *, key: str | None = None) -> wire.JobChanged:
-        return self._post("cancel", wire.JobChanged, {}, key)
+    def cancel(self, *, key: str | None = None) -> JobChanged:
+        return self._post("cancel", JobChanged, {}, key)
 
     def rerun(
         self,
@@ -137,7 +139,7 @@ class Job:
         dry_run: bool = False,
         code: Mapping[str, str] | None = None,
         key: str | None = None,
-    ) -> wire.JobRerun:
+    ) -> JobRerun:
         """Run again what did not succeed; with ``full`` everything, with ``task`` only that label.
 
         ``code``: functions that have the code with a digest run from now on the code with another one.
@@ -145,17 +147,17 @@ class Job:
         body: dict[str, Any] = {"task": task, "cascade": cascade, "force": force, "full": full, "dry_run": dry_run}
         if code:
             body["code"] = dict(code)
-        return self._post("rerun", wire.JobRerun, body, key)
+        return self._post("rerun", JobRerun, body, key)
 
-    def hold(self, task: str | None = None, *, key: str | None = None) -> wire.JobChanged:
-        return self._post("hold", wire.JobChanged, {"task": task}, key)
+    def hold(self, task: str | None = None, *, key: str | None = None) -> JobChanged:
+        return self._post("hold", JobChanged, {"task": task}, key)
 
-    def release(self, task: str | None = None, *, key: str | None = None) -> wire.JobChanged:
-        return self._post("release", wire.JobChanged, {"task": task}, key)
+    def release(self, task: str | None = None, *, key: str | None = None) -> JobChanged:
+        return self._post("release", JobChanged, {"task": task}, key)
 
-    def priority(self, priority: int, task: str | None = None, *, key: str | None = None) -> wire.JobChanged:
+    def priority(self, priority: int, task: str | None = None, *, key: str | None = None) -> JobChanged:
         """Change the priority of the task with this label, or of all tasks that have not ended."""
-        return self._post("priority", wire.JobChanged, {"priority": priority, "task": task}, key)
+        return self._post("priority", JobChanged, {"priority": priority, "task": task}, key)
 
     # -- texts that the tasks share
 

@@ -14,19 +14,22 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, Ty
 
 from myrmidon.functions.graph_builder import GraphBuilder
 from myrmidon.functions.graph_errors import GraphError, at_caller
-from myrmidon.functions.handles import source_of
+from myrmidon.functions.handles import Handle, TupleHandle, source_of
 from myrmidon.functions.recorder import Recorder
 from myrmidon.functions.task_function import TaskFunction
 from myrmidon.functions.task_options import TaskOptions
 from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.code_packages import CodePackages
 from myrmidon.sdk.function_server import FunctionServer
-from myrmidon.sdk.graph_submission import submit_with_code
+from myrmidon.sdk.graph_submission import document_of, submit_with_code
 from myrmidon.sdk.job_results import JobResults, Waiting
 from myrmidon.sdk.jobs import Job
+from myrmidon.sdk.plan import JobPlan
 from myrmidon.sdk.results import handles_in, output_values, with_values
+from myrmidon.sdk.shared import Shared, keep
 from myrmidon.sdk.task_failed import TaskFailed
 from myrmidon.wire import jobs as wire
+from myrmidon.wire.job_actions import JobWaited
 from myrmidon.wire.values import TaskOutcome
 
 if TYPE_CHECKING:
@@ -50,6 +53,7 @@ class NewJob(Recorder):
         group: str | None,
         fail_fast: bool,
         fields: Mapping[str, Any],
+        defaults: TaskOptions,
     ) -> None:
         super().__init__()
         self.name = name
@@ -61,10 +65,12 @@ class NewJob(Recorder):
             "max_num_retries": 0,
             **fields,
         }
-        self._builder = GraphBuilder()
+        self._builder = GraphBuilder(defaults)
         self._results: JobResults | None = None
         self._codes: dict[str, str] = {}
         """The digest of the code by module, as the job was submitted."""
+        self._environments: list[str] = []
+        """The environment of each function, in the same way."""
 
     def __repr__(self) -> str:
         state = self._results.job.id if self._results else "being built" if self.is_open else "not submitted"
@@ -157,11 +163,23 @@ class NewJob(Recorder):
             raise GraphError(at_caller(f"job.{method} belongs into the block of `with client.new_job(...) as job`"))
         self.check_thread()
 
+    def plan(self) -> JobPlan:
+        """What would happen to the graph as it is so far: which calls earlier results answer, and why others run.
+
+        Belongs into the block, at its end; nothing is sent but the graph, and nothing is stored.
+        """
+        if self._results is None:
+            zips = CodePackages(self._code).collect(self._builder.functions())
+            document = document_of(self._builder, self._fields, zips)
+            return JobPlan(self._server.check(document.text, resume="external_id" in self._fields))
+        raise GraphError(at_caller("the job was submitted already; ask for its plan inside the block"))
+
     def submit(self) -> None:
         """Submit the graph; the end of the block does it."""
         zips = CodePackages(self._code).collect(self._builder.functions())
         submitted = submit_with_code(self._builder, self._fields, zips, self._server)
         self._codes = {module: packed.digest for module, packed in zips.items()}
+        self._environments = [environment for environment, _ in self._builder.environments()]
         job = Job(self._server.api, submitted.job_id)
         self._results = JobResults(job, self.name, self._server, submitted.task_ids)
 
@@ -193,6 +211,20 @@ class NewJob(Recorder):
         labels = self._labels(handle)
         return self.decoded(handle, self._submitted.outcomes(labels, timeout))
 
+    def share(self, handle: T, timeout: float | None = None) -> Shared[T]:
+        """Keep the result of a function with the option ``shared`` after the job; waits for it.
+
+        Nothing is copied: the resource group references the value that the function has made.
+        """
+        found: Any = handle
+        source = source_of(found) if isinstance(found, Handle) and not isinstance(found, TupleHandle) else None
+        function = source.node.function if source is not None else None
+        if source is None or function is None or not function.task_options.shared:
+            raise GraphError(at_caller("share takes one result of a function with the option shared=True"))
+        (outcome,) = self._submitted.outcomes(self._labels(handle), timeout).values()
+        output = outcome.outputs[source.position]
+        return keep(self._server, output.value_id, output.type, source.annotation)
+
     def waiting(self, handle: Any) -> Waiting:
         """Wait for the value of a call step by step."""
         return self._submitted.waiting(self._labels(handle))
@@ -216,7 +248,7 @@ class NewJob(Recorder):
             labels[source_of(one).node.label] = None
         return list(labels)
 
-    def poll(self) -> wire.JobWaited:
+    def poll(self) -> JobWaited:
         """Wait until the job has ended, but not long."""
         return self._submitted.job.poll(wait_s=10.0)
 
@@ -246,8 +278,13 @@ class NewJob(Recorder):
         job.rerun(full=not failed, code=self._send_new_code() if code == "new" else None)
 
     def _send_new_code(self) -> dict[str, str]:
-        """Upload the code as it is now; the new digests by those of the code that the job was submitted with."""
+        """Upload the code and the lock files as they are now; the new digests by those of the job."""
         zips = CodePackages(self._code).collect(self._builder.functions(), newest=True)
-        self._server.upload({packed.digest: packed.data for packed in zips.values()})
-        pairs = {old: zips[module].digest for module, old in self._codes.items() if module in zips}
-        return {old: new for old, new in pairs.items() if old != new}
+        pairs = [(old, zips[module].digest) for module, old in self._codes.items() if module in zips]
+        files = {packed.digest: packed.data for packed in zips.values()}
+        for old, (new, documents) in zip(self._environments, self._builder.environments(), strict=True):
+            if documents:  # names of environments and functions without one cannot be replaced
+                pairs.append((old, new))
+                files.update(documents)
+        self._server.upload(files)
+        return {old: new for old, new in pairs if old and old != new}

@@ -6,6 +6,7 @@ write that it reports is on disk.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +30,7 @@ from myrmidon.server.groups import GroupDirectory
 from myrmidon.server.keys import Keys, open_keys
 from myrmidon.server.large_documents import LargeDocuments
 from myrmidon.server.metrics import Metrics
-from myrmidon.server.quotas import Quotas
+from myrmidon.server.quotas import Quotas, StorageQuotas
 from myrmidon.server.settings import Settings, seconds
 from myrmidon.server.waiting.wait_hub import WaitHub
 from myrmidon.store.engine.db import Db, Dialect, open_db
@@ -115,8 +116,11 @@ class ServerContext:
         """The database of the logs: on SQLite a file with its own writer, so that logs never delay scheduling."""
         self.groups = GroupDirectory(self.db, settings.default_group, self._time)
         self.quotas = Quotas(settings, self.db.read, self._time)
+        self.storage_quotas = StorageQuotas(settings, self.db.read, self._time)
         self.large_documents = LargeDocuments()
         self.state = ServerState(started_at=self.now())
+        self.more_chunked_work = asyncio.Event()
+        """Set by calls that leave work to the background: it begins at once, not when it looks next."""
         self.caches = Caches()
         self.on_token_revoked: Callable[[int], None] = _ignore
         """Called with the id of a revoked token; the authenticator registers here to drop it from its cache."""

@@ -11,8 +11,22 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 LARGE_BYTES = 1 << 20
+
+
+def free_parts(parts: list[Any] | dict[Any, Any]) -> None:
+    """Empty a large collection item by item, on a thread.
+
+    When the last reference to a graph of 100,000 tasks goes, the interpreter frees it in one piece, and no other thread
+    runs for 0.1 s.
+    """
+    while parts:
+        if isinstance(parts, dict):
+            parts.popitem()
+        else:
+            parts.pop()
 
 
 class LargeDocuments:

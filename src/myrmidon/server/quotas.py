@@ -1,4 +1,4 @@
-"""Enforces quotas: how many tasks and bytes a resource group may have waiting for bots.
+"""Enforces quotas: how many tasks and bytes a resource group may have waiting for bots, and bytes of files stored.
 
 Counting rows for every submit would cost more than the submit. So a count is used for a few seconds, and what this
 server has accepted since is added to it. A group can exceed its quota a little by submitting to several servers.
@@ -14,17 +14,20 @@ from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
-from myrmidon.model.errors import QuotaExceeded
+from myrmidon.model.errors import QuotaExceeded, StorageQuotaExceeded
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.settings import Quota, Settings
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import stored_file
 from myrmidon.store.views import metrics
 
 T = TypeVar("T")
 
 COUNT_MAX_AGE: Micros = 5 * SECOND
 """After this time the next submit starts a new count."""
+STORAGE_COUNT_MAX_AGE: Micros = 60 * SECOND
+"""The same for files: a sum over all files of a group."""
 
 
 class ReadTransaction(Protocol):
@@ -148,3 +151,74 @@ class Quotas:
         usage.counting = False
         if not counting.cancelled():
             counting.exception()  # marks it as retrieved; asyncio would log it otherwise
+
+
+class StorageUsage(Struct):
+    """What a group had stored at the last count, and what was stored since."""
+
+    counted_at: Micros = 0
+    stored: int = 0
+    added: int = 0
+    """Bytes that were stored since the last count began."""
+    arriving: int = 0
+    """Bytes of uploads that have not ended."""
+
+    @property
+    def total(self) -> int:
+        return self.stored + self.added + self.arriving
+
+
+class Upload(Struct):
+    """A file that arrives."""
+
+    size: int = 0
+
+
+class StorageQuotas:
+    """How many bytes of files a resource group may have stored.
+
+    A file that two groups have sent counts for both. As with tasks, a group can exceed its quota a little by uploads to
+    several servers: what the others have stored is known after the next count.
+    """
+
+    def __init__(self, settings: Settings, read: ReadTransaction, now: Callable[[], Micros]) -> None:
+        self._settings = settings
+        self._read = read
+        self._now = now
+        self._usage: dict[int, StorageUsage] = {}
+
+    @asynccontextmanager
+    async def reserve(
+        self, group: str, group_id: int, *, announced: int, has_file: Callable[[Tx], bool]
+    ) -> AsyncIterator[Upload]:
+        """Reserve quota for a file that is stored inside the ``async with``; StorageQuotaExceeded if it does not fit.
+
+        ``announced`` is its size, or 0 if it becomes known only when the file has arrived; the caller sets the size of
+        the ``Upload`` then. ``has_file`` says whether the group has the file already: sending it again needs no quota.
+        """
+        size = max(announced, 1)
+        limit = self._settings.quota_of(group).stored_bytes
+        usage = await self._counted(group_id, size, limit)
+        if usage.total + size > limit and not await self._read(has_file):
+            raise StorageQuotaExceeded(
+                f"Resource group {group} has stored files of {usage.total} bytes; its quota is {limit} bytes, and this"
+                f" file has {announced or 'more'}."
+            )
+        usage.arriving += size
+        upload = Upload()
+        try:
+            yield upload
+            usage.added += upload.size
+        finally:
+            usage.arriving -= size
+
+    async def _counted(self, group_id: int, size: int, limit: int) -> StorageUsage:
+        """The usage of a group, counted again if it is old, or if the file does not fit by a count that is not new."""
+        usage = self._usage.setdefault(group_id, StorageUsage())
+        age = self._now() - usage.counted_at
+        if age > STORAGE_COUNT_MAX_AGE or (age > COUNT_MAX_AGE and usage.total + size > limit):
+            began, added = self._now(), usage.added
+            usage.stored = await self._read(lambda tx: stored_file.bytes_of_group(tx, group_id))
+            usage.counted_at = began
+            usage.added = max(0, usage.added - added)
+        return usage

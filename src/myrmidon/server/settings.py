@@ -40,10 +40,11 @@ class PoolOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many tasks and bytes of requests a resource group may have waiting for bots."""
+    """How many tasks and bytes of requests a resource group may have waiting for bots, and bytes of files stored."""
 
     pending_tasks: int = 1_000_000
     pending_bytes: int = 4 << 30
+    stored_bytes: int = 100 << 30
 
 
 class Amqp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,8 +10,6 @@ from myrmidon.wire.fields import Limit, Micros, Moment, Name, TaskStateName
 from myrmidon.wire.functions import FunctionError
 
 JobStateName = Literal["RUNNING", "PENDING_RETRY", "SUCCEEDED", "FAILED", "CANCELLED"]
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-Label = Annotated[str, Meta(min_length=1, max_length=255)]
 MAX_NODES = 5_000
 """How many nodes the graph of a job has at most in one answer."""
 EXAMPLE = {
@@ -27,33 +25,63 @@ EXAMPLE = {
 
 
 class SubmitJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A graph document (docs/jobs.md), and the values of its parameters."""
+    """A graph document (docs/jobs.md), and the values of its parameters.
+
+    ``resume``: attach to the job with the external id of the document if it has the same document, and run again what
+    has failed; else supersede it by a new revision, which takes over the results of what has not changed.
+    """
 
     job: Annotated[Raw, Meta(examples=[EXAMPLE])]
     parameters: dict[str, Any] = {}
     group: Name | None = None
+    resume: bool = False
 
 
 class JobSubmitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The job is on disk. ``repeated``: an earlier call with the same document has stored it."""
+    """The job is on disk. ``repeated``: an earlier call with the same document has stored it.
+
+    ``revision`` counts the jobs that had its external id; ``superseded`` is the one that had it until now.
+    """
 
     job_id: str
     state: JobStateName
     task_ids: dict[str, str]
     repeated: bool = False
+    revision: int = 1
+    superseded: str | None = None
+
+
+WhyItRuns = Literal[
+    "answered",
+    "not_idempotent",
+    "installed_code",
+    "input_unknown",
+    "new",
+    "not_succeeded",
+    "code",
+    "definition",
+    "inputs",
+    "no_result",
+]
+"""Why a node runs: it is not idempotent; its code is installed on bots and may have changed; see NodeCheck; the earlier
+revision of the job did not have it, or it did not succeed there; its code, its definition or its inputs have changed;
+there is no result, or not any more."""
 
 
 class NodeCheck(Struct, frozen=True, kw_only=True):
     """What would happen to one node if the job were submitted now.
 
     ``live_bots``: live bots that match it, in the slice that most match; ``dead_bots``: others. ``deduped_from``: the
-    task whose result would answer this one; only for nodes without parents: others are looked up when they start.
+    task whose result would answer this one. ``why``: why it would run. ``input_unknown``: it reads the result of
+    ``parent``, which runs; it is answered if that result is as before.
     """
 
     label: str
     live_bots: int
     dead_bots: int
     deduped_from: str | None
+    why: WhyItRuns = "no_result"
+    parent: str | None = None
 
 
 class JobCheck(Struct, frozen=True, kw_only=True):
@@ -73,6 +101,10 @@ class JobCheck(Struct, frozen=True, kw_only=True):
     expected_s: float | None
     critical_path: list[str]
     nodes: list[NodeCheck]
+    attached_to: str | None = None
+    """With ``resume``: the job that has the same document, which would be returned."""
+    supersedes: str | None = None
+    """With ``resume``: the earlier revision of the job, which would be superseded."""
 
 
 # ---------------------------------------------------------------- lists
@@ -232,11 +264,15 @@ class JobTasks(Struct, frozen=True):
 
 
 class GraphQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``max_nodes``: a graph with more nodes is summed up by groups. ``prefix`` and ``depth``: only this group."""
+    """``max_nodes``: a graph with more nodes is summed up by groups. ``prefix`` and ``depth``: only this group.
+
+    ``values``: also list the values on the edges.
+    """
 
     max_nodes: Annotated[int, Meta(ge=1, le=MAX_NODES)] = 2_000
     prefix: str | None = None
     depth: Annotated[int, Meta(ge=0)] | None = None
+    values: bool = False
 
 
 class GraphNode(Struct, frozen=True, kw_only=True):
@@ -257,6 +293,14 @@ class GraphGroup(Struct, frozen=True, kw_only=True):
     counts: dict[str, int]
 
 
+class EdgeValue(Struct, frozen=True):
+    """A value that passes along ``edges[edge]``; ``size`` is null until it is written."""
+
+    edge: int
+    type: str
+    size: int | None
+
+
 class JobGraph(Struct, frozen=True, kw_only=True):
     """The graph of a job. Up to ``max_nodes`` nodes ``nodes`` has all, and ``edges`` are pairs of their indexes.
 
@@ -269,6 +313,7 @@ class JobGraph(Struct, frozen=True, kw_only=True):
     edges: list[tuple[int, int]]
     groups: list[GraphGroup]
     group_edges: list[tuple[int, int, int]]
+    edge_values: list[EdgeValue] = []
 
 
 class OutputValue(Struct, frozen=True, kw_only=True):
@@ -296,116 +341,4 @@ class JobOutputs(Struct, frozen=True, kw_only=True):
     state: JobStateName
     tasks: list[TaskOutputs]
     error: str | None
-    cursor: str | None
-
-
-# ---------------------------------------------------------------- actions
-
-
-class ExtendJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """More tasks, in the form of a graph document; at most 1,000 in one call."""
-
-    job: Raw
-    parameters: dict[str, Any] = {}
-
-
-class JobExtended(Struct, frozen=True, kw_only=True):
-    """``num_new``: how many tasks this call has added; 0 if an earlier one has added them all."""
-
-    job_id: str
-    state: JobStateName
-    task_ids: dict[str, str]
-    num_new: int
-
-
-class RerunJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``full``: all tasks again, not only those that did not succeed.
-
-    ``task``: only this label, and with ``cascade`` all that depend on it; ``force``: also if it has succeeded.
-    ``dry_run``: change nothing, but say what would run again. ``code``: from now on the functions of the job that have
-    the code with the first digest run that with the second one.
-    """
-
-    task: Label | None = None
-    cascade: bool = False
-    force: bool = False
-    full: bool = False
-    dry_run: bool = False
-    code: Annotated[dict[Digest, Digest], Meta(max_length=1_000)] = {}
-
-
-class JobRerun(Struct, frozen=True, kw_only=True):
-    """The state after the call. For a dry run: how many tasks would run again, and the first 1,000 of their labels."""
-
-    job_id: str
-    state: JobStateName
-    num_tasks: int | None = None
-    labels: list[str] | None = None
-
-
-class SelectTasks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``task``: only the task with this label; null for the whole job."""
-
-    task: Label | None = None
-
-
-class SetPriority(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new priority of one task, or of all tasks of the job that have not ended."""
-
-    priority: Annotated[int, Meta(ge=0, le=255)]
-    task: Label | None = None
-
-
-class JobChanged(Struct, frozen=True, kw_only=True):
-    """The job after the call. ``busy``: the change is on disk and is being carried out task by task."""
-
-    job_id: str
-    state: JobStateName
-    view: Literal["running", "blocked", "finished"]
-    busy: bool
-
-
-class WaitForJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Wait until the job has ended, at most ``wait_s`` seconds; the server limits that to 120.
-
-    ``seq``: return also when the job has changed since it had this number.
-    """
-
-    wait_s: Annotated[float, Meta(ge=0, le=1e9)] = 30.0
-    seq: int | None = None
-
-
-class JobWaited(Struct, frozen=True, kw_only=True):
-    """``done``: the job has ended."""
-
-    done: bool
-    seq: int
-    job: JobInfo
-
-
-class JobDifference(Struct, frozen=True, kw_only=True):
-    """A label that differs between two jobs: in one only, or with another definition, state or duration."""
-
-    label: str
-    what: list[Literal["only_in_first", "only_in_second", "definition", "state", "exit_code", "duration"]]
-    states: tuple[str | None, str | None]
-    exit_codes: tuple[int | None, int | None]
-    durations_s: tuple[float | None, float | None]
-
-
-class CompareQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``other``: the id of the second job."""
-
-    other: str
-    limit: Limit = 1000
-    cursor: str | None = None
-
-
-class JobComparison(Struct, frozen=True, kw_only=True):
-    """Labels that differ, by label; durations differ if one is at least 1.5 times the other and 1 s longer."""
-
-    first: JobSummary
-    second: JobSummary
-    differences: list[JobDifference]
-    num_equal: int
     cursor: str | None

@@ -39,6 +39,38 @@ class ValueList(Struct, frozen=True):
     cursor: str | None
 
 
+class ValueSource(Struct, frozen=True):
+    """The output of a task, by its position, that a value is."""
+
+    task_id: str
+    label: str
+    position: int
+
+
+class TaskValue(Struct, frozen=True, kw_only=True):
+    """An input or output of a task. ``size`` is null until the value is written.
+
+    ``source`` is null for outputs, and for inputs that are constants of the request or shared values. A gathered input
+    has ``num_parts`` parts; ``parts`` are the first of them.
+    """
+
+    position: int
+    type: str
+    value_id: str
+    size: int | None
+    shared: bool
+    source: ValueSource | None = None
+    num_parts: int | None = None
+    parts: list[TaskValue] = []
+
+
+class TaskValues(Struct, frozen=True):
+    """The inputs and outputs of a task by position."""
+
+    inputs: list[TaskValue]
+    outputs: list[TaskValue]
+
+
 class ResultsRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Wait until at least one of these tasks has ended, at most ``wait_s`` seconds; the server limits that to 120."""
 

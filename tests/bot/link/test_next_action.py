@@ -8,7 +8,7 @@ import pytest
 
 from myrmidon.bot.link import next_action as actions
 from myrmidon.bot.link.exchange_request import ExchangeRequest
-from myrmidon.bot.link.link_state import LinkState, Stop, Work
+from myrmidon.bot.link.link_state import CLAIMS, LinkState, Stop, Work
 from myrmidon.bot.link.next_action import (
     Action,
     Exchange,
@@ -96,12 +96,12 @@ SHORT = Work(run="r1", begun=NOW - 0.1, queued=4, claim_size=8, refill_threshold
         ({}, SHORT, Exchange(n=8, holds=False)),
         ({}, SHORT._replace(run="", begun=0.0), Exchange(n=8, holds=False)),
         ({}, SHORT._replace(queued=5), Wait(actions.LAST_REPORT_AFTER_S)),
-        ({"queue_drained": True}, SHORT, Wait(actions.LAST_REPORT_AFTER_S)),
+        ({"drained": CLAIMS}, SHORT, Wait(actions.LAST_REPORT_AFTER_S)),
         ({}, SHORT._replace(directive=True), Wait(actions.LAST_REPORT_AFTER_S)),
         ({}, SHORT._replace(signals=1), Wait(actions.LAST_REPORT_AFTER_S)),
         ({}, SHORT._replace(queued=5, finished=3, finished_at=NOW - 0.1), Wait(actions.LAST_REPORT_AFTER_S)),
         ({}, SHORT._replace(queued=5, finished=3, finished_at=NOW - 0.2), Exchange(holds=False)),
-        ({"queue_drained": True}, SHORT._replace(finished=3, finished_at=NOW - 0.1), Exchange(holds=False)),
+        ({"drained": CLAIMS}, SHORT._replace(finished=3, finished_at=NOW - 0.1), Exchange(holds=False)),
         ({"contact_at": NOW - 60}, SHORT._replace(queued=5), Wait(actions.LAST_REPORT_AFTER_S)),
     ],
 )
@@ -164,8 +164,13 @@ def functions(held: int = 2, long: int = 1, **more: Any) -> Work:
 
 
 BESIDE = functions(run="r1", begun=NOW - 5, wanted=3)
-DRAINED: dict[str, Any] = {"queue_drained": True, "log_sent_at": NOW - 5}
+BEGUN = BESIDE._replace(begun=NOW - 0.5)
+FULL = functions(wanted=0, command_size=8)
+DRAINED: dict[str, Any] = {"drained": CLAIMS, "log_sent_at": NOW - 5}
 FOR_MORE = Exchange(n=4, wait_s=10.0)
+FOR_FUNCTIONS = Exchange(n=3, wait_s=10.0, accepts="functions")
+FOR_COMMANDS = Exchange(n=8, wait_s=10.0, accepts="commands")
+SEEN: dict[str, Any] = {**DRAINED, "start_reported": "r1"}
 
 
 @pytest.mark.parametrize(
@@ -174,32 +179,97 @@ FOR_MORE = Exchange(n=4, wait_s=10.0)
         ({}, functions(long=0), Exchange(n=4, holds=False)),
         ({}, functions(long=0, wanted=0), Wait(actions.LAST_REPORT_AFTER_S)),
         (DRAINED, functions(long=0, finished=1, finished_at=NOW - 0.1), Exchange(holds=False)),
-        ({}, functions(unreported=True), Exchange(start=True)),
+        ({}, functions(unreported=True), Exchange(n=4, start=True)),
         ({}, functions(), Exchange(n=4)),
         ({}, functions(stuck_functions=True), GiveBack()),
         (DRAINED, functions(), FOR_MORE),
-        (DRAINED, functions(wanted=0), WAIT_FOR_STOP),
         (DRAINED, functions(directive=True), WAIT_FOR_STOP),
         (DRAINED, functions(finished=1, finished_at=NOW), FOR_MORE),
         (DRAINED, functions(held=1, finished=1, finished_at=NOW), FOR_MORE),
-        (DRAINED, functions(held=1, wanted=0, finished=1, finished_at=NOW), Exchange()),
+        (DRAINED, functions(held=1, finished=1, finished_at=NOW, signals=1), Exchange()),
         ({**DRAINED, "contact_at": NOW - 3}, functions(held=1, finished=1), Exchange()),
         (DRAINED, functions(returned=1), FOR_MORE),
         (DRAINED, functions(progress_due=True), Exchange()),
-        (DRAINED, functions(log_bytes=1, log_run="f1"), Exchange(log=True)),
+        (DRAINED, functions(log_bytes=1, log_run="f1"), Exchange(n=4, wait_s=0.5, log=True)),
         (DRAINED, functions(log_bytes=LARGE, log_run="f1"), UploadLog("f1")),
         ({**DRAINED, "log_sent_at": NOW - 0.2}, functions(log_bytes=1, log_run="f1"), Exchange(n=4, wait_s=0.3)),
         ({**DRAINED, "contact_at": NOW - 10}, functions(), Heartbeat()),
-        ({**DRAINED, "start_reported": "r1"}, BESIDE, Exchange(n=3, functions_only=True)),
-        ({**DRAINED, "start_reported": "r1", "functions_asked_at": NOW - 9}, BESIDE, WAIT_FOR_STOP),
-        ({"start_reported": "r1", "functions_asked_at": NOW}, BESIDE, Exchange(n=3, functions_only=True)),
-        ({**DRAINED, "start_reported": "r1", "asks_for_functions": False}, BESIDE, WAIT_FOR_STOP),
         ({**DRAINED, "log_sent_at": NOW - 1}, functions(), Exchange(n=4, wait_s=0.5)),
-        (DRAINED, functions(run="r1", begun=NOW - 5), Exchange(start=True)),
+        ({**DRAINED, "poll_after": NOW + 9}, functions(), Wait(0.25)),
     ],
 )
-def test_functions_beside_each_other_and_beside_a_command(link: dict[str, Any], work: Work, expected: Action):
+def test_functions_beside_each_other(link: dict[str, Any], work: Work, expected: Action):
     check(next_action(a_link(**link), work, NOW), expected)
+
+
+@pytest.mark.parametrize(
+    ("link", "work", "expected"),
+    [
+        (SEEN, BESIDE, FOR_FUNCTIONS),
+        ({"start_reported": "r1"}, BESIDE, Exchange(n=3, accepts="functions")),
+        (DRAINED, BESIDE, Exchange(n=3, accepts="functions", start=True)),
+        (SEEN, BEGUN, Wait(0.25)),
+        (SEEN, BESIDE._replace(finished=1), FOR_FUNCTIONS),
+        (SEEN, BESIDE._replace(log_bytes=1), Exchange(n=3, wait_s=0.5, accepts="functions", log=True)),
+        ({**SEEN, "log_sent_at": NOW}, BESIDE._replace(log_bytes=1), FOR_FUNCTIONS._replace(wait_s=0.5)),
+        ({**SEEN, "contact_at": NOW - 10}, BESIDE, Heartbeat()),
+        (SEEN, BESIDE._replace(stop_waits=True), Wait(0.25)),
+        (SEEN, BESIDE._replace(directive=True), WAIT_FOR_STOP),
+        (SEEN, BESIDE._replace(wanted=0), WAIT_FOR_STOP),
+        ({**SEEN, "limits_claims": False}, BESIDE, WAIT_FOR_STOP),
+        (DRAINED, FULL, FOR_COMMANDS),
+        ({}, FULL, Exchange(n=8, accepts="commands")),
+        (DRAINED, FULL._replace(queued=1), WAIT_FOR_STOP),
+        (DRAINED, FULL._replace(run="r2", begun=NOW - 0.1), Wait(0.25)),
+        (DRAINED, FULL._replace(directive=True), WAIT_FOR_STOP),
+        ({**DRAINED, "limits_claims": False}, FULL, WAIT_FOR_STOP),
+        ({"drained": {"functions"}}, FULL, Exchange(n=8, accepts="commands")),
+    ],
+)
+def test_a_bot_that_is_busy_with_one_kind_of_task_claims_the_other(link: dict[str, Any], work: Work, expected: Action):
+    check(next_action(a_link(**link), work, NOW), expected)
+
+
+WITHOUT_SLOTS = Work(claim_size=8, command_size=8, has_slots=False, wanted=0)
+
+
+@pytest.mark.parametrize(
+    ("link", "work", "expected"),
+    [
+        ({}, WITHOUT_SLOTS, Exchange(n=8, wait_s=30.0, accepts="commands")),
+        ({}, WITHOUT_SLOTS._replace(run="r1", begun=NOW), Exchange(n=8, accepts="commands", holds=False)),
+        (SEEN, WITHOUT_SLOTS._replace(run="r1", begun=NOW - 5), WAIT_FOR_STOP),
+    ],
+)
+def test_a_bot_without_slots_claims_commands_only(link: dict[str, Any], work: Work, expected: Action):
+    check(next_action(a_link(**link), work, NOW), expected)
+
+
+def test_a_claim_that_finds_no_more_says_so_for_the_kinds_that_it_accepts():
+    link = a_link()
+    link.claim_answered("functions", has_more=False)
+    assert link.drained == {"functions"}
+    link.claim_answered("any", has_more=False)
+    assert link.drained == CLAIMS
+    link.claim_answered("any", has_more=True)
+    assert link.drained == {"functions", "commands"}
+
+
+@pytest.mark.parametrize(
+    ("body", "returns", "left"),
+    [
+        ({"n": 2, "wait_s": 9.0}, True, None),
+        ({"n": 2, "wait_s": 9.0}, False, 0.0),
+        ({"wait_s": 9.0}, False, None),
+        ({"n": 2, "wait_s": 9.0, "reports": [{}]}, True, 0.0),
+    ],
+)
+def test_an_interrupted_request_is_repeated_only_if_something_would_be_lost(
+    body: dict[str, Any], returns: bool, left: float | None
+):
+    link = a_link(pending=a_request(**body), returns_unreceived=returns)
+    link.interrupted()
+    assert (link.pending.body["wait_s"] if link.pending is not None else None) == left
 
 
 FAILED: dict[str, Any] = {"failures": 1, "failed_at": NOW - 1, "retry_s": 4.0}

@@ -475,6 +475,8 @@ def test_a_bot_that_was_told_that_there_is_no_more_asks_again_only_when_it_has_n
     for run in [fleet.submit("/bin/true") for _ in range(300)]:
         fleet.result(run)
     asked = [body for _, path, body in fleet.calls[begun:] if path.endswith("/exchange") and body["n"]]
+    # The report that a slow command has started asks for functions, which may run beside it.
+    asked = [body for body in asked if body.get("accepts") != "functions"]
     assert asked
     assert [ask for ask in asked if not ask["wait_s"] and not fleet.claims[ask["session"], ask["nonce"]]] == []
 

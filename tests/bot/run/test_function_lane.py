@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -105,3 +106,16 @@ def test_results_wake_the_session_thread_and_leave_the_lane():
     queue.finish_functions([(tasks[0], record), (tasks[1], None)])
     assert queue.is_idle()
     assert list(queue.finished) == [record]
+
+
+def test_a_command_that_follows_functions_is_begun_by_the_thread_that_waits_for_commands():
+    queue = RunQueue([])
+    begun: list[dict[str, Any] | None] = []
+    waiting = threading.Thread(target=lambda: begun.extend([queue.next_task(), queue.next_task()]))
+    waiting.start()
+    queue.add([a_function("f1")])
+    queue.add([{"run": "c1", "token": "t", "claimed_at": clock.boottime()}, a_function("f2")])
+    queue.end(0)
+    waiting.join()
+    assert [task["run"] if task else None for task in begun] == ["c1", None]
+    assert [task["run"] for task in queue.lane.queue] == ["f1", "f2"]

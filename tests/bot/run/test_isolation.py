@@ -368,7 +368,7 @@ def test_the_rules_are_made_anew_only_when_they_would_grant_something_else(tmp_p
     folder = tmp_path / "b1"
     for name in ("work", "context"):
         (folder / name).mkdir(parents=True)
-    sandbox = Sandbox(str(folder), writable=str(folder / "work"), readable=str(folder / "context"))
+    sandbox = Sandbox(str(folder), writable=str(folder / "work"), readable=[str(folder / "context")])
     (folder / "journal").touch()  # the bot's own files do not matter
     assert any(keeps_its_thread(sandbox, tmp_path) for _ in range(100)), "other tests change the folders above, too"
     thread = sandbox.thread

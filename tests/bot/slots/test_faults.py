@@ -16,6 +16,11 @@ from tests.bot.stub import Stub
 MEGABYTE = 1 << 20
 
 
+def has_begun(path: Path) -> bool:
+    """Whether a function has written its process id."""
+    return path.exists() and path.read_text().endswith("\n")
+
+
 @pytest.fixture(scope="module")
 def shared_faults(interpreter: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stub, BotProcess]]:
     folder = tmp_path_factory.mktemp("faults") / "b1"
@@ -69,7 +74,7 @@ def test_a_function_that_takes_too_long_is_ended_after_its_grace_period(server: 
 
 def test_a_function_that_is_canceled_ends_and_the_next_one_runs(server: Stub, notes: Path):
     each = call(server, "touch_and_wait", str(notes / "begun"), str(notes / "never"))
-    server.until(lambda: (notes / "begun").exists())
+    server.until(lambda: has_begun(notes / "begun"))
     with server.change:
         server.stops.add(each)
         server.change.notify_all()
@@ -90,7 +95,7 @@ def test_a_function_that_is_canceled_before_it_begins_is_given_back(server: Stub
 
 def test_a_function_that_is_lost_is_killed_and_not_reported(server: Stub, notes: Path):
     each = call(server, "touch_and_wait", str(notes / "begun"), str(notes / "never"))
-    server.until(lambda: (notes / "begun").exists())
+    server.until(lambda: has_begun(notes / "begun"))
     pid = int((notes / "begun").read_text())
     with server.change:
         server.lost.add(each)
@@ -141,7 +146,7 @@ def test_the_end_of_a_command_leaves_processes_of_functions_alone(tmp_path: Path
 def test_a_bot_that_is_told_to_stop_finishes_its_functions(tmp_path: Path, notes: Path):
     with Stub() as server, a_bot_with_slots(server, tmp_path / "b1", 1) as bot:
         each = call(server, "touch_and_wait", str(notes / "begun"), str(notes / "go"))
-        server.until(lambda: (notes / "begun").exists())
+        server.until(lambda: has_begun(notes / "begun"))
         bot.process.terminate()
         server.until(lambda: bot.process.poll() is None)
         (notes / "go").touch()
@@ -152,7 +157,7 @@ def test_a_bot_that_is_told_to_stop_finishes_its_functions(tmp_path: Path, notes
 def test_functions_of_a_bot_that_is_killed_die_with_it(tmp_path: Path, notes: Path):
     with Stub() as server, a_bot_with_slots(server, tmp_path / "b1", 1) as bot:
         call(server, "touch_and_wait", str(notes / "begun"), str(notes / "never"))
-        server.until(lambda: (notes / "begun").exists())
+        server.until(lambda: has_begun(notes / "begun"))
         pid = int((notes / "begun").read_text())
         bot.kill()
         wait_for(lambda: not alive(pid), "the end of the function")

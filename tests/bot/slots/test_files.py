@@ -62,6 +62,15 @@ def test_a_large_output_is_stored_before_it_is_reported_and_is_not_fetched_by_th
     assert [call[0] for call in server.file_calls if call[2] == digest] == ["PUT"]
 
 
+def test_a_result_that_the_server_refuses_for_good_fails_the_run_with_the_reason(server: Stub):
+    server.file_refusal = "its quota is 100 bytes"
+    report = run(server, "echo", "refused" * 10_000)
+    server.file_refusal = ""
+    assert (report["type"], report["exit_code"]) == ("finish", 1)
+    assert "could not be stored" in report["message"]
+    assert "its quota is 100 bytes" in report["message"]
+
+
 def test_a_gathered_input_has_its_parts_in_order_large_and_small(server: Stub):
     small = [{"type": "any", "payload": _inline(number), "size": 1} for number in range(2000)]
     parts = [a_large(server, "first" * 1000), *small, a_large(server, "last" * 1000)]

@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from myrmidon import Client, TaskFailed
+from tests.bot.bots import wait_for
 from tests.bot.test_live import live_bot
 from tests.live import LiveServer, live_server
 
@@ -131,3 +132,16 @@ def test_a_command_gives_a_function_its_input(client: Client, tasks: ModuleType)
         counts = job.command(["/bin/sh", "-c", script], returns=dict[str, int])
         result = tasks.words(counts)
     assert job.result(result) == 5
+
+
+def test_functions_run_beside_long_commands_while_more_commands_wait(client: Client, tasks: ModuleType, tmp_path: Path):
+    """As many commands as bots, and one that waits behind them in the same pool."""
+    script = f"while ! [ -e {tmp_path}/go ]; do sleep 0.01; done"
+    with client.new_job("long") as long:
+        commands = [long.command(["/bin/sh", "-c", script], label=f"c{number}") for number in range(3)]
+    wait_for(lambda: long.info().counts.get("RUNNING") == 2, "a command on each bot")
+    assert [client.submit(tasks.words, {"a": number}).result() for number in range(20)] == list(range(20))
+    assert long.info().counts == {"RUNNING": 2, "READY": 1}
+    (tmp_path / "go").touch()
+    assert long.wait().state == "SUCCEEDED"
+    assert len(commands) == 3

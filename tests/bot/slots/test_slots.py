@@ -10,6 +10,7 @@ import pytest
 from tests.bot.bots import BotProcess
 from tests.bot.slots.functions import a_bot_with_slots, call, outputs, run
 from tests.bot.stub import Stub
+from tests.deadline import POLL_S
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,51 @@ def test_functions_that_wait_behind_long_ones_in_all_slots_go_to_other_bots(serv
     (notes / "go").touch()
     for each in long:
         assert server.result(each)["exit_code"] == 0
+
+
+def held_poll(server: Stub, accepts: str) -> bool:
+    """Whether the last call is a poll for tasks of this kind that waits at the server."""
+    path, body = server.calls[-1][1:] if server.calls else ("", {})
+    return path.endswith("/exchange") and body["wait_s"] > 1 and body["n"] > 0 and body.get("accepts") == accepts
+
+
+def test_a_poll_for_functions_waits_at_the_server_while_a_command_runs(notes: Path, tmp_path: Path):
+    """No call but the waiting one can bring the functions: the next one that time brings would come too late."""
+    with Stub() as server:
+        server.heartbeat_s = server.poll_s = POLL_S
+        with a_bot_with_slots(server, tmp_path / "b1"):
+            command = server.submit("/bin/sh", "-c", f"while ! [ -e {notes}/go ]; do sleep 0.01; done")
+            server.until(lambda: held_poll(server, "functions"), "a poll for functions")
+            behind = server.submit("/bin/sh", "-c", "exit 4")
+            for number in range(3):
+                assert outputs(run(server, "echo", number)) == [number]
+                server.until(lambda: held_poll(server, "functions"), "a poll for more functions")
+            assert [task["run"] for task in server.waiting] == [behind]
+            (notes / "go").touch()
+            assert (server.result(command)["exit_code"], server.result(behind)["exit_code"]) == (0, 4)
+
+
+def test_a_poll_for_commands_waits_at_the_server_while_functions_fill_all_slots(notes: Path, tmp_path: Path):
+    with Stub() as server:
+        server.heartbeat_s = server.poll_s = POLL_S
+        with a_bot_with_slots(server, tmp_path / "b1"):
+            functions = [call(server, "wait", str(notes / "go")) for _ in range(2)]
+            server.until(lambda: held_poll(server, "commands"), "a poll for commands")
+            behind = call(server, "echo", 7)
+            for code in (3, 4):
+                assert server.run("/bin/sh", "-c", f"exit {code}")["exit_code"] == code
+                server.until(lambda: held_poll(server, "commands"), "a poll for more commands")
+            assert [task["run"] for task in server.waiting] == [behind]
+            (notes / "go").touch()
+            assert {server.result(each)["exit_code"] for each in (*functions, behind)} == {0}
+
+
+def test_a_bot_without_slots_leaves_functions_to_others(tmp_path: Path):
+    with Stub() as server:
+        function = call(server, "echo", 7)
+        with a_bot_with_slots(server, tmp_path / "b1", 0):
+            assert [server.run("/bin/sh", "-c", f"exit {code}")["exit_code"] for code in (3, 4)] == [3, 4]
+            assert [task["run"] for task in server.waiting] == [function]
 
 
 def test_functions_are_claimed_while_a_command_runs_and_commands_are_not(notes: Path, tmp_path: Path):

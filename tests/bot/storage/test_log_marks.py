@@ -10,7 +10,8 @@ from myrmidon.bot.storage import log_marks
 from myrmidon.bot.storage.log_marks import MAX_PENDING, MIN_INTERVAL, LogMarks
 from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.system import clock
-from myrmidon.server.botapi.messages import MAX_MARKS, parse_marks
+from myrmidon.server.botapi.conversion import parse_marks
+from myrmidon.server.botapi.messages import MAX_MARKS
 from myrmidon.store.engine.db import Db
 from myrmidon.store.tables import log, log_times
 from myrmidon.store.tables.log_times import Mark

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from hashlib import sha256
 
 import pytest
 
 from myrmidon.model.task_request import Payload
+from myrmidon.server.settings import Quota
+from myrmidon.store.tables import stored_file
 from myrmidon.wire.files import MAX_FILE_BYTES
 from tests.server.functions import file_path, finish_with, run_headers, stored_constant, world_of
 from tests.server.inside import BOT, Inside, Reply, inside
@@ -79,6 +82,35 @@ def test_a_running_task_uploads_for_its_own_group(app):
     assert missing(app, SMALL, token=token) == []
     assert missing(app, SMALL, token=app.token("user", "other")) == []
     assert missing(app, SMALL) == [digest_of(SMALL)]
+
+
+def announced(app: Inside, content: bytes, **options) -> Reply:
+    return upload(app, content, headers={"content-length": str(len(content))}, **options)
+
+
+def test_a_group_stores_no_more_bytes_than_its_quota(tmp_path, db_url, monkeypatch):
+    first, second, limit = SMALL, SMALL[::-1], len(SMALL) + 10
+    with inside(tmp_path, db_url, quota=Quota(stored_bytes=limit)) as app:
+        app.post("/api/v1/groups", {"name": "other"})
+        assert announced(app, first).status == 200
+        refused = announced(app, second)
+        assert (refused.status, refused.code) == (413, "storage_quota")
+        assert f"its quota is {limit} bytes, and this file has {len(second)}." in refused.json["error"]["message"]
+        assert not folder_of(app).has(digest_of(second), len(second))
+        assert announced(app, second, token=app.token("user", "other")).status == 200, "another group, another quota"
+        world_of(app).db.write(
+            partial(stored_file.delete_unused, digests=[digest_of(first)], before=app.context.now() + 1)
+        )
+        monkeypatch.setattr("myrmidon.server.quotas.COUNT_MAX_AGE", -1)
+        assert announced(app, second).status == 200, "files that were deleted do not count"
+        assert announced(app, second).status == 200, "the group has this file already"
+
+
+def test_an_upload_of_unknown_size_is_refused_once_the_quota_is_used_up(tmp_path):
+    with inside(tmp_path, quota=Quota(stored_bytes=len(SMALL))) as app:
+        assert app.put(f"/api/v1/files/{digest_of(SMALL)}", SMALL[::-1]).status == 400, "this one needs no quota"
+        assert upload(app, SMALL).status == 200
+        assert upload(app, b"more").code == "storage_quota"
 
 
 def test_a_file_that_is_gone_from_the_folder_is_missing(app):

@@ -69,7 +69,7 @@ def test_a_bot_gets_the_function_its_inputs_and_the_types_of_its_outputs(app):
     node = a_function(constant(b"\xa1x"), constant(b"\x05", "int64"), outputs=("Map<string,int64>",), function=function)
     answer = submit(app, {"name": "words", "tasks": {"count-0": node}})
     [run] = claim(app)
-    assert run["function"] == {"package_name": "words", "func_name": "count", **function}
+    assert run["function"] == {"package_name": "words", "func_name": "count", "environment": "", **function}
     assert [(given["type"], b64decode(given["payload"]), given["size"]) for given in run["inputs"]] == [
         ("string", b"\xa1x", 2),
         ("int64", b"\x05", 1),
@@ -183,6 +183,19 @@ def test_progress_is_shown_while_a_function_runs(app):
     assert app.get(f"/api/v1/tasks/{first['task_id']}").json["runs"][0]["progress"] == 0.75
 
 
+def test_progress_is_a_change_of_its_task_for_those_who_read_changes(app):
+    answer = submit(app, {"tasks": {"a": a_function(), "b": a_function()}})
+    first, second = claim(app, 2)
+    path = f"/api/v1/jobs/{answer['job_id']}/tasks"
+    latest = max(task["modified_at"] for task in app.get(path).json["tasks"])
+    assert app.get(f"{path}?since={latest + 1}").json["tasks"] == []
+    exchange(app, holds=[[first["run"], first["token"]]], progress={first["run"]: 0.25})
+    [changed] = app.get(f"{path}?since={latest + 1}").json["tasks"]
+    assert (changed["label"], changed["progress"]) == (first["label"], 0.25)
+    assert changed["modified_at"] > latest
+    assert second["label"] != first["label"]
+
+
 def test_the_progress_of_a_run_that_is_not_held_is_ignored(app):
     answer = submit(app, {"tasks": {"a": a_function()}})
     [run] = claim(app)
@@ -227,7 +240,10 @@ def test_a_running_function_maps_over_what_it_has_read_and_delegates(app):
         ({"signature": "x" * 20_000}, "function.signature"),
         ({"memory_mb": 0}, "function.memory_mb"),
         ({"memory_mb": "much"}, "function.memory_mb"),
-        ({"language": "RUST"}, "function.language"),
+        ({"language": "GO"}, "function.language"),
+        ({"language": "RUST", "package_name": "../libcount.so"}, "function.package_name"),
+        ({"language": "CPP", "package_name": "/lib/libcount.so"}, "function.package_name"),
+        ({"language": "CPP", "package_name": ".so"}, "function.package_name"),
         ({"other": 1}, "function.other"),
     ],
 )
@@ -237,6 +253,14 @@ def test_wrong_functions_are_refused_with_their_path(app, function, path):
         400,
         [f"tasks.count.task.{path}"],
     )
+
+
+@pytest.mark.parametrize("language", ["CPP", "RUST", "cpp"])
+def test_a_function_of_a_library_reaches_the_bot_with_its_language(app, language):
+    function = {"package_name": "libcount-2.so.1", "func_name": "count", "language": language}
+    assert app.post("/api/v1/jobs", {"job": {"tasks": {"count": a_function(function=function)}}}).status == 200
+    [run] = claim(app)
+    assert (run["function"]["language"], run["function"]["package_name"]) == (language.upper(), "libcount-2.so.1")
 
 
 # ---------------------------------------------------------------- code

@@ -83,6 +83,8 @@ def test_the_route_table_lets_it_do_nothing_else(app):
         "GET /api/v1/jobs/{id}/outputs", "GET /api/v1/jobs/{id}/meta", "POST /api/v1/jobs/{id}/meta",
         "POST /api/v1/jobs/{id}/extend", "POST /api/v1/jobs/{id}/wait", "POST /api/v1/tasks/{id}/cancel",
         "PUT /api/v1/tasks/{id}/annotation", "GET /api/v1/jobs/{id}/values", "GET /api/v1/values/{id}",
+        "GET /api/v1/values", "POST /api/v1/values", "GET /api/v1/values/{id}/info", "POST /api/v1/values/{id}/ref",
+        "POST /api/v1/values/{id}/unref", "GET /api/v1/values/{id}/localities", "POST /api/v1/values/{id}/localities",
         "POST /api/v1/files/missing", "PUT /api/v1/files/{digest}",
     }  # fmt: skip
 

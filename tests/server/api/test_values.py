@@ -12,10 +12,11 @@ import pytest
 from myrmidon.model.ids import show_run, show_task
 from myrmidon.model.task_request import Payload
 from myrmidon.scheduler.extend import extend
+from myrmidon.scheduler.submit_job import JobSubmitted
 from tests.server.contexts import a_task, until
 from tests.server.functions import file_path, finish_with, inline, run_headers, stored_constant, world_of
 from tests.server.inside import BOT, Inside, inside
-from tests.world import INT, World, a_function, a_node, constant, output_of
+from tests.world import INT, World, a_function, a_node, constant, gathered, output_of
 
 SEVEN = msgspec.msgpack.encode(7)
 TEXT = msgspec.msgpack.encode("a long text" * 1000)
@@ -127,13 +128,17 @@ def finish_report(run) -> dict:
 
 def delegating(world: World) -> int:
     """A task that has ended and left its output to another one, which is ready."""
+    return delegating_job(world).task_ids["f"]
+
+
+def delegating_job(world: World) -> JobSubmitted:
     job = world.job({"f": a_node(task=a_function(outputs=(INT,)))})
     run = world.running(BOT)[0]
     raw = {"tasks": {"d": a_node(task=a_function(outputs=(INT,)))}, "delegates": {"d": "f"}}
     world.do(extend, job.job_id, raw, group_id=world.group, by=run.task_id)
     world.report(msgspec.structs.replace(finish_with(run), delegated=True))
     assert world.state(run.task_id) == "SUCCEEDED"
-    return job.task_ids["f"]
+    return job
 
 
 def test_a_task_that_delegates_has_a_result_when_its_delegate_has_written_it(app, world):
@@ -255,6 +260,32 @@ def test_the_outputs_of_a_job_name_their_values(app, world):
     assert [one["digest"] for one in task["values"]] == [None, DIGEST]
 
 
+def job_outputs(app: Inside, job_id: int) -> list[dict]:
+    found: list[dict] = app.get(f"/api/v1/jobs/{show_task(job_id)}/outputs").json["tasks"]
+    return found
+
+
+def test_the_outputs_of_a_job_name_the_function_that_has_delegated_its_output(app, world):
+    job = delegating_job(world)
+    (shown,) = job_outputs(app, job.job_id)
+    assert (shown["label"], shown["state"], shown["values"][0]["size"]) == ("f", "READY", None)
+    run_next(world, (INT, inline(SEVEN)))
+    (shown,) = job_outputs(app, job.job_id)
+    assert (shown["label"], shown["task_id"], shown["state"]) == ("f", show_task(job.task_ids["f"]), "SUCCEEDED")
+    assert b64decode(shown["values"][0]["data"]) == SEVEN
+
+
+def test_a_chain_of_delegates_is_one_output_and_the_failure_of_any_is_its_end(app, world):
+    job = delegating_job(world)
+    run = world.running(BOT)[0]
+    raw = {"tasks": {"e": a_node(task=a_function(outputs=(INT,)))}, "delegates": {"e": "d"}}
+    world.do(extend, job.job_id, raw, group_id=world.group, by=run.task_id)
+    assert [(one["label"], one["state"]) for one in job_outputs(app, job.job_id)] == [("f", "WAITING")]
+    world.report(finish_with(run, exit_code=3))
+    (shown,) = job_outputs(app, job.job_id)
+    assert (shown["label"], shown["state"], shown["exit_code"]) == ("f", "FAILED", 3)
+
+
 # ---------------------------------------------------------------- one value
 
 
@@ -324,3 +355,35 @@ def test_a_run_sees_the_values_of_its_own_job_only(app, world):
 @pytest.mark.parametrize("text", ["nope", "5cee4880088101", "5cee4880088100", "..%2fx"])
 def test_what_is_no_value_is_not_found(app, text):
     assert app.get(f"/api/v1/values/{text}").code == "not_found"
+
+
+def test_a_task_shows_where_its_inputs_come_from_and_what_it_has_written(app, world):
+    job = world.job(
+        {
+            "x": a_node(task=a_function(constant(SEVEN))),
+            "y": a_node(task=a_function(output_of("x"), constant(SEVEN))),
+            "z": a_node(task=a_function(gathered("x", "y"))),
+        }
+    )
+    run_next(world, (INT, inline(SEVEN)))
+    ids = {label: show_task(task_id) for label, task_id in job.task_ids.items()}
+    seen = {label: app.get(f"/api/v1/tasks/{shown}/values").json for label, shown in ids.items()}
+    assert [value["size"] for value in seen["x"]["outputs"]] == [len(SEVEN)]
+    assert [value["size"] for value in seen["y"]["outputs"]] == [None]
+    assert [value["source"] for value in seen["x"]["inputs"]] == [None]
+    first, second = seen["y"]["inputs"]
+    assert first["source"] == {"task_id": ids["x"], "label": "x", "position": 0}
+    assert (first["size"], first["type"], second["source"]) == (len(SEVEN), INT, None)
+    assert app.get(f"/api/v1/values/{second['value_id']}").body == SEVEN
+    [whole] = seen["z"]["inputs"]
+    assert (whole["num_parts"], [part["source"]["label"] for part in whole["parts"]]) == (2, ["x", "y"])
+    graph = app.get(f"/api/v1/jobs/{show_task(job.job_id)}/graph?values=true").json
+    labels = [node["label"] for node in graph["nodes"]]
+    on_edges = {
+        tuple(labels[end] for end in graph["edges"][value["edge"]]): (value["type"], value["size"])
+        for value in graph["edge_values"]
+    }
+    assert on_edges == {("x", "y"): (INT, len(SEVEN)), ("x", "z"): (INT, len(SEVEN)), ("y", "z"): (INT, None)}
+    assert app.get(f"/api/v1/jobs/{show_task(job.job_id)}/graph").json["edge_values"] == []
+    other = app.token("user", "other")
+    assert app.get(f"/api/v1/tasks/{ids['x']}/values", token=other).status == 404

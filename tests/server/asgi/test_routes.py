@@ -27,6 +27,7 @@ ROLES = list(Role)
 STREAMS = {"/api/v1/events", "/api/v1/stream", "/api/v1/tasks/{id}/log/follow"}
 OWNED = ("/api/v1/tasks/{id}", "/api/v1/jobs/{id}", "/api/v1/webhooks/{id}", "/api/v1/values/{id}")
 A_JOB = {"name": "j", "tasks": {"a": {"task": {"payload": {"command": ["true"]}}}}}
+A_VALUE = {"type": "int64", "payload": {"inline": "Bw=="}}
 _keys = itertools.count(1)
 LOCAL_WEBHOOKS = Webhooks(allowed_networks=["127.0.0.0/8"])
 A_WEBHOOK = {"url": "http://127.0.0.1:65535/hook", "kinds": ["task-pending"]}
@@ -74,7 +75,13 @@ def a_request(app: Inside, route, group: str = "default") -> tuple[str, object]:
         values["id"] = f"put-{next(_keys)}" if route.method == "PUT" else a_job(app, token, route)
     if route.path == "/api/v1/values/{id}":
         values["id"] = a_value(app, group)
-    if route.path == "/api/v1/groups/{name}":
+    if route.path.startswith("/api/v1/values/{id}/"):
+        values["id"] = app.post("/api/v1/values", A_VALUE, token=token).json["id"]
+    if route.path == "/api/v1/tasks/{id}/call":
+        values["id"] = show_task(world_of(app, group).job({"f": a_node(task=a_function(constant()))}).task_ids["f"])
+    if route.path == "/api/v1/files/{digest}" and route.method == "GET":
+        values["digest"] = a_file(app, token)
+    if route.path == "/api/v1/groups/{name}" and route.method == "DELETE":
         values["name"] = f"g{next(_keys)}"
         app.post("/api/v1/groups", {"name": values["name"]})
     path = route.path.format(**values)
@@ -106,6 +113,12 @@ def a_value(app: Inside, group: str) -> str:
     return next(str(one["value_id"]) for one in listed if one["written"])
 
 
+def a_file(app: Inside, token: str) -> str:
+    digest = sha256(b"text").hexdigest()
+    app.put(f"/api/v1/files/{digest}", b"text", token=token)
+    return digest
+
+
 def a_job(app: Inside, token: str, route) -> str:
     """A running job, or for what needs it an ended one."""
     job = app.post("/api/v1/jobs", {"job": A_JOB}, token=token).json["job_id"]
@@ -131,7 +144,10 @@ def a_body(app: Inside, route, task: str, group: str) -> object:
         "/api/v1/files/missing": {"files": [{"digest": "0" * 64, "size": 1}]},
         "/api/v1/results": {"task_ids": app.submit(a_task(), token=app.token("user", group)), "wait_s": 0},
         "/api/v1/tasks/wait": {"task_ids": app.submit(a_task(), token=app.token("user", group)), "wait_s": 0},
+        "/api/v1/config": {"files": {"bot_config.py": f"N = {next(_keys)}\n"}},
         "/api/v1/webhooks": A_WEBHOOK,
+        "/api/v1/values": A_VALUE,
+        "/api/v1/values/{id}/localities": {"add": ["10.0.0.7"]},
         "/api/v1/tokens": {"name": "new", "role": "viewer", "group": group},
         "/api/v1/groups": {"name": f"g{next(_keys)}"},
         "/api/v1/pools/{name}": {"task_order": "fifo"},
@@ -239,7 +255,7 @@ def plain(answer: object) -> object:
 
 def rows(app: Inside) -> list[object]:
     """What a repeated call must not add to."""
-    names = ("task_requests", "task_runs", "tokens", "resource_groups", "pools", "bots", "task_to_run")
+    names = ("task_requests", "task_runs", "tokens", "resource_groups", "pools", "bots", "task_to_run", "shared_values")
     return [app.context.db.engine.read(partial(count, name=name)) for name in names]
 
 

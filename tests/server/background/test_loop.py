@@ -113,7 +113,7 @@ def test_a_wake_that_was_lost_is_made_good_by_the_next_sweep(small_door):
             poll = asyncio.ensure_future(bot.exchange(wait_s=POLL_S))
             await until(lambda: context.hub.num_waiting == 1)
             context.hub.notify_commit = lambda notes: None
-            context.hub.reserve = lambda queue, n: []
+            context.hub.reserve = lambda queue, n, addresses: []
             await submit(context, a_task())
             assert len((await poll)["tasks"]) == 1
             assert task

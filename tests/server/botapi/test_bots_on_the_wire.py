@@ -263,7 +263,7 @@ def test_a_bot_that_runs_a_command_is_held_beside_other_commands_and_gets_a_func
     holds = [[running["run"], running["token"]]]
     properties = {"dimensions": {"pool": ["default"], "os": ["Linux"]}}
     function = {"function": {"package_name": "p", "func_name": "f"}, "slices": [{"properties": properties}]}
-    with held(server, bot.exchange, wait_s=POLL_S, n=4, functions_only=True, holds=holds) as poll:
+    with held(server, bot.exchange, wait_s=POLL_S, n=4, accepts="functions", holds=holds) as poll:
         (third,) = submit(server, a_task("another"))
         assert server.post("/api/v1/jobs", {"job": {"tasks": {"f": {"task": function}}}})[0] == 200
         [task] = poll.result(HANG_S)["tasks"]

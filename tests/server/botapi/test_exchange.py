@@ -197,7 +197,7 @@ def test_a_poll_that_looks_several_times_keeps_its_nonce(any_context, monkeypatc
         task = (await bot.exchange(wait_s=POLL_S))["tasks"][0]
         poll = asyncio.ensure_future(bot.exchange(reports=[finish(task)], wait_s=POLL_S))
         await until(lambda: context.hub.num_waiting == 1)
-        monkeypatch.setattr(context.hub, "reserve", lambda queue, n: [])
+        monkeypatch.setattr(context.hub, "reserve", lambda queue, n, addresses: [])
         (task_id,) = await submit(context, a_task())
         got = (await poll)["tasks"]
         assert [parse_id(one["run"])[0] for one in got] == [parse_id(task_id)[0]]

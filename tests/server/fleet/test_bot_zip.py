@@ -44,7 +44,7 @@ def test_the_zip_holds_a_bot_and_nothing_else():
     assert {"__main__.py", "config.json", "myrmidon/__init__.py", "myrmidon/bot/__main__.py"} <= set(names)
     assert all(name.endswith(".py") or name == "config.json" for name in names)
     packages = {name.split("/")[1] for name in names if name.startswith("myrmidon/")}
-    assert packages == {"__init__.py", "bot", "executor", "functions"}
+    assert packages == {"__init__.py", "spider.py", "bot", "executor", "functions"}
 
 
 @pytest.mark.skipif(not OLD_PYTHONS, reason="there is no Python 3.8 here")

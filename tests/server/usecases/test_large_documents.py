@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import threading
 
 import pytest
 from msgspec import Raw
 
 from myrmidon.model.errors import InvalidRequest
-from myrmidon.server.large_documents import LARGE_BYTES, LargeDocuments
+from myrmidon.server.large_documents import LARGE_BYTES, LargeDocuments, free_parts
 from myrmidon.server.usecases.jobs import decode_document
+from tests.deadline import HANG_S
 
 NODE = {"requires": ["a", "ü"], "task": {"payload": {"command": ["x"], "deep": [{"y": [1, 2.5, None, True]}]}}}
 
@@ -77,3 +79,26 @@ def test_an_error_lets_the_next_document_in():
 
     gc.enable()
     assert asyncio.run(story())
+
+
+def test_other_threads_run_while_something_large_is_freed():
+    class Part:
+        """Looks, while it is freed, at whether another thread had its turn since the first part was."""
+
+        def __del__(self):
+            if not begun.is_set():
+                begun.set()
+                seen.wait(HANG_S)
+
+    begun, seen = threading.Event(), threading.Event()
+    parts = {number: Part() for number in range(3)}
+    freeing = threading.Thread(target=free_parts, args=(parts,))
+    freeing.start()
+    assert begun.wait(HANG_S)
+    assert len(parts) == 2, "the other parts are still there"
+    seen.set()
+    freeing.join()
+    assert parts == {}
+    listed = [[1], [2]]
+    free_parts(listed)
+    assert listed == []

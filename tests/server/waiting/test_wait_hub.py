@@ -7,6 +7,9 @@ import sys
 from threading import Thread
 from typing import Any
 
+import pytest
+
+from myrmidon.model.task_to_run import Accepts
 from myrmidon.server.waiting.connected_bot import RECHECK, TIMED_OUT, WakeReason, Wakeup
 from myrmidon.server.waiting.wait_hub import WaitHub
 from myrmidon.store.engine.effects import CommitEffects
@@ -20,10 +23,12 @@ def in_loop(story):
     return asyncio.run(asyncio.wait_for(story(), HANG_S))
 
 
-def hold(hub: WaitHub, bot_id: str, queues=(1,), *, n: int = 1, nonce: int = 1, seconds: float = LONG, holds=()):
+def hold(
+    hub: WaitHub, bot_id: str, queues=(1,), *, n=1, nonce=1, accepts=Accepts.ANY, seconds=LONG, holds=(), functions=()
+):
     """A bot whose poll is held; the task ends with why it was woken."""
-    bot = hub.bots.get(bot_id) or hub.register(bot_id, 1, queues)
-    return bot, asyncio.ensure_future(hub.wait(bot, seconds, nonce=nonce, n=n, holds=holds))
+    bot = hub.bots.get(bot_id) or hub.register(bot_id, 1, queues, function_queues=functions)
+    return bot, asyncio.ensure_future(hub.wait(bot, seconds, nonce=nonce, n=n, accepts=accepts, holds=holds))
 
 
 async def ends(hub: WaitHub, task_ids, seconds: float = LONG):
@@ -54,6 +59,70 @@ def test_the_bot_that_waits_longest_is_woken_first():
             order += [name for name, poll in polls.items() if poll.done() and name not in order]
         assert order == ["a", "b", "c"]
         assert polls["a"].result() == Wakeup(WakeReason.WORK, queue=1)
+
+    in_loop(story)
+
+
+COMMANDS, FUNCTIONS = 1, 2
+"""Queues of a bot that takes both."""
+
+
+def hold_both(hub: WaitHub, bot_id: str, accepts: Accepts):
+    return hold(hub, bot_id, (COMMANDS, FUNCTIONS), accepts=accepts, functions=[FUNCTIONS])
+
+
+def test_a_poll_is_only_woken_for_tasks_that_it_accepts():
+    async def story():
+        hub = WaitHub()
+        bot, for_functions = hold_both(hub, "runs a command", Accepts.FUNCTIONS)
+        _, for_commands = hold_both(hub, "all slots busy", Accepts.COMMANDS)
+        await settled()
+        assert [hub.num_waiting_for(queue) for queue in (COMMANDS, FUNCTIONS)] == [1, 1]
+        assert hub.wake(COMMANDS, 5) == 1
+        await settled()
+        assert for_commands.done()
+        assert not for_functions.done()
+        assert hub.queues_waited_for() == [FUNCTIONS]
+        assert hub.may_have_work(bot)
+        assert not hub.may_have_work(bot, Accepts.FUNCTIONS), "the commands that nobody took are none of its business"
+        assert hub.reserve(COMMANDS, 5) == []
+        assert hub.reserve(FUNCTIONS, 5) == [bot]
+        hub.cancel_reservation(bot)
+        assert await for_functions == RECHECK
+
+    in_loop(story)
+
+
+@pytest.mark.parametrize("queue", [COMMANDS, FUNCTIONS])
+def test_a_task_goes_to_a_bot_that_is_not_busy_even_if_a_busy_one_has_waited_longer(queue):
+    async def story():
+        hub = WaitHub()
+        limited = Accepts.COMMANDS if queue == COMMANDS else Accepts.FUNCTIONS
+        _, busy = hold_both(hub, "busy", limited)
+        _, idle = hold_both(hub, "idle", Accepts.ANY)
+        await settled()
+        hub.wake(queue)
+        await settled()
+        assert (busy.done(), idle.done()) == (False, True)
+        hub.wake(queue)
+        await busy
+
+    in_loop(story)
+
+
+def test_a_claim_of_one_kind_that_finds_nothing_says_nothing_about_the_other_kind():
+    async def story():
+        hub = WaitHub()
+        bot, poll = hold_both(hub, "b", Accepts.COMMANDS)
+        await settled()
+        hub.wake(FUNCTIONS)
+        hub.mark_empty(bot, hub.work_seq, Accepts.COMMANDS)
+        assert hub.may_have_work(bot, Accepts.FUNCTIONS)
+        assert not hub.may_have_work(bot, Accepts.COMMANDS)
+        hub.mark_empty(bot, hub.work_seq, Accepts.FUNCTIONS)
+        assert not hub.may_have_work(bot)
+        hub.stop()
+        await poll
 
     in_loop(story)
 
@@ -173,7 +242,7 @@ def test_a_reserved_bot_is_woken_by_nothing_but_the_hand_over():
         thread.start()
         thread.join()
         assert taken == [bot]
-        assert bot.claim_request == (7, 3, False)
+        assert bot.claim_request == (7, 3, Accepts.ANY)
         assert hub.wake(1) == 0
         hub.recheck("a")
         hub._on_timeout(bot, bot.future)  # as the poll's timer says it: it must not end in the middle of a claim
@@ -192,13 +261,13 @@ def test_a_bot_can_be_reserved_while_it_moves_to_other_peers(monkeypatch):
         hub = WaitHub()
         bot, poll = hold(hub, "a", {1})
         await settled()
-        leave, taken = hub._leave, []
+        leave, taken = hub.queues.leave, []
 
         def reserve_and_leave(peers):
             taken.extend(hub.reserve(1, 1))
             leave(peers)
 
-        monkeypatch.setattr(hub, "_leave", reserve_and_leave)
+        monkeypatch.setattr(hub.queues, "leave", reserve_and_leave)
         hub.add_queue(2, ["a"])
         assert taken == [bot]
         hub.deliver_claim(bot, [], more=False)
@@ -350,7 +419,7 @@ def test_a_line_that_nobody_stands_in_is_forgotten():
             hub.register(f"b{i}", 1, {1, 1000 + i})
         for i in range(100):
             hub.forget(f"b{i}")
-        assert (hub._peer_sets, dict(hub._peers_by_queue)) == ({}, {})
+        assert (hub.queues._peer_sets, dict(hub.queues._peers_by_queue)) == ({}, {})
 
     in_loop(story)
 
@@ -362,8 +431,8 @@ def test_two_thousand_held_polls_cost_little_memory_and_answer_at_once():
         await settled()
         assert hub.num_waiting_for(1) == hub.num_waiting == 2000
         bot = next(iter(hub.bots.values()))
-        assert sys.getsizeof(bot) < 256
-        assert len(hub._peer_sets) == 1
+        assert sys.getsizeof(bot) <= 256
+        assert len(hub.queues._peer_sets) == 1
         assert hub.wake(1, 2000) == 2000
         wakeups = await asyncio.gather(*polls)
         assert all(one.queue == 1 for one in wakeups)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from math import inf
+from typing import Any
 
 import pytest
 
@@ -49,7 +51,8 @@ def db(sqlite_url: str, open_test_db: Callable[..., Db], events: Events) -> Db:
 
 
 @pytest.fixture
-def group(db: Db) -> Iterator[GroupCommit]:
+def group(db: Db, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupCommit]:
+    monkeypatch.setattr(group_commit, "GROUP_S", inf)  # else a slow machine would need more commits
     group = GroupCommit(db)
     yield group
     group.close()
@@ -194,6 +197,39 @@ def test_a_group_is_not_endless(db: Db, group: GroupCommit, events: Events, monk
     gate.open()
     assert [future.result(HANG_S) for future in futures] == list(range(25))
     assert events.commits == 4
+
+
+def test_a_group_that_has_taken_long_is_committed_before_its_other_writes(
+    db: Db, group: GroupCommit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "GROUP_S", 0)
+    gate = Gate(group)
+    seen: list[list[int]] = []
+    writes: list[Callable[[Tx], Any]] = [add(1), lambda tx: seen.append(ids(db)), add(2)]
+    futures = [group.submit(write) for write in writes]
+    gate.free.set()
+    group.close()
+    assert [future.done() for future in futures] == [True, True, True]
+    assert (seen, ids(db)) == ([[1]], [1, 2]), "readers saw the first write while the second one ran"
+
+
+def test_an_attempt_after_an_unknown_outcome_runs_the_same_writes_again(
+    db: Db, group: GroupCommit, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "GROUP_S", 0)
+    attempts: list[tuple[str, int]] = []
+
+    def first(tx: Tx) -> None:
+        attempts.append(("first", tx.attempt))
+        if tx.attempt == 1:
+            events.raises["committed"] = ConnectionLost()
+
+    gate = Gate(group)
+    futures = [group.submit(first), group.submit(lambda tx: attempts.append(("second", tx.attempt)))]
+    gate.open()
+    for future in futures:
+        future.result(HANG_S)
+    assert attempts == [("first", 1), ("first", 2), ("second", 1)]
 
 
 def test_close_finishes_what_waits_and_refuses_more(db: Db, group: GroupCommit) -> None:

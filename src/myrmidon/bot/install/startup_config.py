@@ -19,15 +19,18 @@ from typing import Any
 
 from myrmidon.bot.install import updater
 from myrmidon.bot.system import dimensions, filesystem, users
+from myrmidon.bot.system.filesystem import is_own_folder
 
 CONFIG_FILE = "bot.json"
 _FLAGS = (
     "--dir", "--server", "--token-file", "--bot-id", "--suffix", "--pool", "--dimension", "--isolation",
-    "--task-user", "--hide", "--pass-env", "--slots",
+    "--task-user", "--hide", "--pass-env", "--slots", "--library-dir", "--environments",
 )  # fmt: skip
 AUTO, OFF = "auto", "off"
-_DIRECTORIES = ("work", "spool", "c", "context", "functions")
-_OPEN_TO_TASKS = ("work", "context", "functions")
+_DIRECTORIES = ("work", "spool", "c", "context", "functions", "environments")
+_OPEN_TO_TASKS = ("work", "context", "functions", "environments")
+SHARED_ENVIRONMENTS = "myrmidon-environments"
+"""The folder beside those of the bots of one user in which they share environments of functions."""
 MAX_SLOTS = 1024
 _FILES = (
     CONFIG_FILE, "token", "credential", "session", "journal", "lock", "bot.pid", "bot.log", "stacks.log",
@@ -60,6 +63,8 @@ def parse(argv: list[str]) -> dict[str, Any]:
         "hidden": [_real_path(path) for path in given["--hide"]],
         "pass_env": given["--pass-env"],
         "slots": _slots(_first_set(given["--slots"])),
+        "library_dirs": [_real_path(path) for path in given["--library-dir"]],
+        "environments": _first_set(given["--environments"], os.environ.get("MYRMIDON_BOT_ENVIRONMENTS")),
     }
 
 
@@ -86,6 +91,8 @@ def prepare(argv: list[str]) -> str:
         "hidden": given["hidden"] or stored.get("hidden") or [],
         "pass_env": given["pass_env"] or stored.get("pass_env") or [],
         "slots": given["slots"] if given["slots"] is not None else stored.get("slots") or 0,
+        "library_dirs": given["library_dirs"] or stored.get("library_dirs") or [],
+        "environments": _environments(folder, given["environments"] or stored.get("environments")),
     }
     _check_isolation(config, folder)
     if not config["server"]:
@@ -196,7 +203,9 @@ class StartupConfig:
         self.task_user: str = config.get("task_user", "")
         self.hidden: list[str] = config.get("hidden", [])
         self.pass_env: list[str] = config.get("pass_env", [])
-        self.slots: int = config.get("slots") or _processors()
+        self.slots: int = max(config.get("slots") or _processors(), 0)
+        self.library_dirs: list[str] = config.get("library_dirs", [])
+        self.environments: str = config.get("environments") or _environments(folder, None)
         self.token = _text(folder, "token")
         self.credential = _text(folder, "credential")
 
@@ -291,14 +300,24 @@ def _take_token(path: str, folder: str) -> None:
 
 
 def _slots(given: str | None) -> int | None:
-    """How many functions run at a time: a number, or 0 for one per processor. None to use the stored value."""
+    """How many functions run at a time: a number, 0 for one per processor, or -1 for none. None: the stored value."""
     if given is None:
         return None
     if given == AUTO:
         return 0
-    if not given.isdecimal() or not 1 <= int(given) <= MAX_SLOTS:
-        raise StartupError(f"--slots {given}: use a number from 1 to {MAX_SLOTS}, or {AUTO} for one per processor")
-    return int(given)
+    if not given.isdecimal() or int(given) > MAX_SLOTS:
+        raise StartupError(f"--slots {given}: use a number from 0 to {MAX_SLOTS}, or {AUTO} for one per processor")
+    return int(given) or -1
+
+
+def _environments(folder: str, chosen: str | None) -> str:
+    """The folder for environments of functions: the chosen one, else beside the bot's if the bot may write there."""
+    if chosen:
+        return _real_path(chosen)
+    shared = os.path.join(os.path.dirname(folder), SHARED_ENVIRONMENTS)
+    if is_own_folder(shared) if os.path.lexists(shared) else os.access(os.path.dirname(folder), os.W_OK):
+        return shared
+    return os.path.join(folder, "environments")
 
 
 def _processors() -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from myrmidon.bot.link.directives import Directives
 from myrmidon.bot.link.exchange_request import ExchangeRequest
-from myrmidon.bot.link.link_state import LinkState, Stop
+from myrmidon.bot.link.link_state import ANY, FUNCTIONS, LinkState, Stop
 from myrmidon.bot.run.command_watcher import CommandWatcher
 from myrmidon.bot.run.run_queue import RunQueue
 from myrmidon.bot.storage.log_spool import LogSpool
@@ -48,7 +48,7 @@ class Answers:
         self._apply_replies(request, answer)
         self._queue_claimed(request, answer, now, claimed_at)
         has_news = self.apply_orders(answer)
-        if request.body["wait_s"] and not (request.body["n"] or has_news):
+        if request.body["wait_s"] and not (request.is_poll or answer.get("tasks") or has_news):
             # The server had no news. If it answered early, asking again at once would be an endless loop.
             self.link.poll_after = request.sent_at + request.body["wait_s"]
 
@@ -102,10 +102,13 @@ class Answers:
         new_tasks = [task for task in tasks if task["run"] not in known_runs]
         for task in new_tasks:
             task["claimed_at"] = claimed_at
-        if request.body.get("functions_only") and not all(task.get("function") for task in new_tasks):
-            self.link.asks_for_functions = False
+        if tasks:
+            self.link.received = request.body["nonce"]
+        accepts = request.body.get("accepts", ANY)
+        if not all(_is_accepted(task, accepts) for task in new_tasks):
+            self.link.limits_claims = False
         if request.body["n"]:
-            self.link.queue_drained = not (new_tasks and answer.get("more", True))
+            self.link.claim_answered(accepts, has_more=bool(new_tasks and answer.get("more", True)))
         if any("terminate" in task and task["terminate"] for task in new_tasks):
             self._accept_terminate(new_tasks)
         elif new_tasks:
@@ -173,3 +176,8 @@ class Answers:
             if command.end_request is None:
                 log.info("ending %s: %s", command.run, reason)
             command.request_end(reason, 0.0)
+
+
+def _is_accepted(task: dict[str, Any], accepts: str) -> bool:
+    """Whether a task is of a kind that a claim has accepted."""
+    return accepts == ANY or (accepts == FUNCTIONS) == bool(task.get("function"))

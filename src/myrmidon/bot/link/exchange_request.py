@@ -22,8 +22,8 @@ MAX_LOG_CHARS = 256 << 10
 class ExchangeRequest:
     """One request. ``records`` are the results in it; ``spooled`` is (run, stream, end) of its live log chunks.
 
-    ``must_repeat``: it reports or claims something, so it is sent until it is answered. ``is_poll``: it waits for work.
-    ``rejections``: how often the server has rejected it.
+    ``must_repeat``: it reports or claims something, so it is sent until it is answered. ``is_poll``: it is the poll of
+    an idle bot. ``rejections``: how often the server has rejected it.
     """
 
     __slots__ = (

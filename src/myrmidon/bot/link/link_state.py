@@ -10,6 +10,10 @@ from typing import NamedTuple, Optional, Tuple
 
 from myrmidon.bot.link.exchange_request import ExchangeRequest
 
+ANY, FUNCTIONS, COMMANDS = "any", "functions", "commands"
+"""Which kinds of tasks a claim accepts."""
+CLAIMS = frozenset([ANY, FUNCTIONS, COMMANDS])
+
 Health = Tuple[Optional[str], Optional[str]]
 """Why the bot is quarantined and why it is in maintenance; None where it is not."""
 
@@ -31,8 +35,10 @@ class Work(NamedTuple):
     ``stop_waits``: the running command must be stopped, but its process does not exist yet. ``directive``: update,
     restart, terminate or reboot is pending. ``health_changed``: the server does not know the health of this bot yet.
 
-    ``functions``: the number of function runs that the bot has, and ``long_functions`` of those that take long;
-    ``wanted``: how many more it could take; ``stuck_functions``: some wait behind long ones. ``unreported``: the server
+    ``has_slots``: the bot runs functions. ``functions``: the number of function runs that it has, and
+    ``long_functions`` of those that take long;
+    ``wanted``: how many more it could take; ``command_size``: how many commands to claim, if only commands are
+    claimed; ``stuck_functions``: some wait behind long ones. ``unreported``: the server
     does not know yet that a long one has begun. ``log_run``: the run that ``log_bytes`` belong to, if it is a function.
     ``progress_due``: the progress of a function is to be reported.
     """
@@ -51,9 +57,11 @@ class Work(NamedTuple):
     signals: int = 0
     signal_at: float = 0.0
     claim_size: int = 1
+    command_size: int = 1
     refill_threshold: int = 0
     health_changed: bool = False
     quarantined: bool = False
+    has_slots: bool = True
     functions: int = 0
     long_functions: int = 0
     wanted: int = 1
@@ -84,10 +92,11 @@ class LinkState:
     last two. ``failures``: failed calls since the last successful one; the next call is made ``retry_s`` after
     ``failed_at``. ``unreachable``: the server cannot take output now.
 
-    ``queue_drained``: the last claim has found no more tasks. ``asks_for_functions``: functions are claimed while a
-    command runs, last at ``functions_asked_at``; not from a server that answers that with a command. ``active_at``:
-    when tasks were last received. ``start_reported``: the last run reported as started. ``stop``: the order to end a
-    run that is being carried out.
+    ``drained``: for which kinds of claims the last one has found no more tasks. ``limits_claims``: the server heeds
+    which kinds of tasks a claim accepts; without that, nothing is claimed while only one kind could run.
+    ``received``: the nonce of the last claim whose tasks were received; ``returns_unreceived``: the server gives back
+    the tasks of later ones. ``active_at``: when tasks were last received. ``start_reported``: the last run reported as
+    started. ``stop``: the order to end a run that is being carried out.
     ``poll_after``: no request waits for a stop of this run before this time, because the server has answered the last
     one early and without news.
 
@@ -97,9 +106,9 @@ class LinkState:
     """
 
     __slots__ = (
-        "active_at", "asks_for_functions", "contact_at", "events_after", "failed_at", "failures", "functions_asked_at",
-        "has_session", "heartbeat_s", "inline_logs", "log_resume_at", "log_sent_at", "log_stream", "nonce", "pending",
-        "poll_after", "poll_s", "queue_drained", "reported_health", "retry_s", "silent_s", "start_reported", "stop",
+        "active_at", "contact_at", "drained", "events_after", "failed_at", "failures", "has_session", "heartbeat_s",
+        "inline_logs", "limits_claims", "log_resume_at", "log_sent_at", "log_stream", "nonce", "pending", "poll_after",
+        "poll_s", "received", "reported_health", "retry_s", "returns_unreceived", "silent_s", "start_reported", "stop",
         "unreachable",
     )  # fmt: skip
 
@@ -115,9 +124,10 @@ class LinkState:
         self.failures = 0
         self.retry_s = 0.0
         self.unreachable = False
-        self.queue_drained = False
-        self.asks_for_functions = True
-        self.functions_asked_at = -1e9
+        self.drained: frozenset[str] = frozenset()
+        self.limits_claims = True
+        self.received = 0
+        self.returns_unreceived = False
         self.start_reported = ""
         self.stop: Stop | None = None
         self.poll_after = 0.0
@@ -129,13 +139,22 @@ class LinkState:
 
     # ---------------------------------------------------------------- calls
 
-    def session_begun(self, now: float, poll_s: float, heartbeat_s: float, health: Health = (None, None)) -> None:
+    def session_begun(
+        self,
+        now: float,
+        poll_s: float,
+        heartbeat_s: float,
+        health: Health = (None, None),
+        *,
+        returns_unreceived: bool = False,
+    ) -> None:
         """A handshake was accepted. This does not end a series of failures: the next call may be rejected again."""
         self.has_session = True
         self.reported_health = health
         self.inline_logs = True
         self.poll_s = poll_s
         self.heartbeat_s = heartbeat_s
+        self.returns_unreceived = returns_unreceived
         self._record_contact(now)
 
     def answered(self, now: float) -> None:
@@ -160,9 +179,29 @@ class LinkState:
         if self.pending is not None and not self.pending.must_repeat:
             self.pending = None
 
+    def interrupted(self) -> None:
+        """The pending request was given up, because there is something else to send.
+
+        Reports must be repeated, and so must a claim if the server would not give back what it has claimed.
+        """
+        pending = self.pending
+        if pending is None:
+            return
+        if pending.body["reports"] or (pending.body["n"] and not self.returns_unreceived):
+            pending.stop_waiting()
+        else:
+            self.pending = None
+
     def _record_contact(self, now: float) -> None:
         self.silent_s = now - self.contact_at
         self.contact_at = now
+
+    def claim_answered(self, accepts: str, *, has_more: bool) -> None:
+        """A claim was answered. If one that accepts everything finds nothing more, there is nothing of each kind."""
+        if has_more:
+            self.drained -= {accepts}
+        else:
+            self.drained |= CLAIMS if accepts == ANY else {accepts}
 
     # ---------------------------------------------------------------- output
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Union
 
-from myrmidon.bot.link.link_state import LinkState, Work
+from myrmidon.bot.link.link_state import ANY, COMMANDS, FUNCTIONS, LinkState, Work
 from myrmidon.bot.run.run_log import MAX_INLINE_BYTES
 
 REPORT_START_AFTER_S = 0.2  # a command that runs longer is reported as started
@@ -23,6 +23,7 @@ SHUTDOWN_RETRY_S = 0.5  # pause between calls during shutdown
 SHUTDOWN_FAILURES = 2  # after so many failed calls, a stopped bot without results ends
 PROBE_AFTER_S = 2.0  # a connection that was silent for longer may be dead
 QUIET_AFTER_S = 2.0  # without output for longer, a command's bot waits at the server for a stop
+HOLD_AFTER_S = 1.0  # beside a command that runs longer, claims wait at the server; its end interrupts them
 QUARANTINED_POLL_S = 5.0  # length of a poll while quarantined, so that the bot soon checks itself again
 
 
@@ -49,15 +50,15 @@ class Resend(NamedTuple):
 class Exchange(NamedTuple):
     """Send a new exchange: results and returned tasks, and a claim of up to ``n`` tasks.
 
-    ``wait_s``: how long the server may wait for tasks, or for a stop if ``n`` is 0. ``functions_only``: claim no
-    commands. ``start``: report the starts of the
-    running tasks. ``log``: include their output. ``holds``: list the claimed runs, so that the server can answer which
-    of them must stop; not needed for short tasks, which end before a stop could arrive.
+    ``wait_s``: how long the server may wait for tasks, or for a stop if ``n`` is 0. ``accepts``: which kinds of tasks
+    are claimed. ``start``: report the starts of the running tasks. ``log``: include their output. ``holds``: list the
+    claimed runs, so that the server can answer which of them must stop; not needed for short tasks, which end before a
+    stop could arrive.
     """
 
     n: int = 0
     wait_s: float = 0.0
-    functions_only: bool = False
+    accepts: str = ANY
     start: bool = False
     log: bool = False
     holds: bool = True
@@ -156,7 +157,7 @@ def _when_idle(link: LinkState, work: Work, now: float) -> Action:
     if work.directive:
         return ExecuteDirective()
     wait_s = min(link.poll_s, QUARANTINED_POLL_S) if work.quarantined else link.poll_s
-    return Exchange(n=work.claim_size, wait_s=wait_s)
+    return Exchange(n=work.claim_size, wait_s=wait_s, accepts=ANY if work.has_slots else COMMANDS)
 
 
 def _command_is_long(work: Work, now: float) -> bool:
@@ -167,51 +168,64 @@ def _has_stuck_commands(work: Work, now: float) -> bool:
     return bool(work.run and work.queued) and now - work.begun > GIVE_BACK_AFTER_S
 
 
-def _has_room(work: Work) -> bool:
-    """Whether the bot can take more tasks, of whichever kind."""
-    return work.may_claim and work.queued <= work.refill_threshold and work.wanted > 0
+def _claim(link: LinkState, work: Work, now: float) -> Exchange | None:
+    """A claim of what the bot can take now; None if that is nothing.
+
+    Beside a command that takes long it takes functions, and while all slots are busy it takes commands.
+    """
+    if not work.may_claim:
+        return None
+    takes_commands = work.queued <= work.refill_threshold and not _command_is_long(work, now)
+    if takes_commands and work.wanted:
+        return Exchange(n=work.claim_size)
+    if not link.limits_claims and work.has_slots:
+        return None
+    if work.wanted:
+        return Exchange(n=work.wanted, accepts=FUNCTIONS)
+    return Exchange(n=work.command_size, accepts=COMMANDS) if takes_commands else None
 
 
 def _results_due(link: LinkState, work: Work, now: float) -> bool:
     """Whether results have waited long enough for others to share their request."""
     return bool(work.finished) and now - work.finished_at > (
-        LAST_REPORT_AFTER_S if link.queue_drained else REPORT_AFTER_S
+        LAST_REPORT_AFTER_S if ANY in link.drained else REPORT_AFTER_S
     )
 
 
 def _during_short_tasks(link: LinkState, work: Work, now: float) -> Action:
-    if _has_room(work) and not link.queue_drained:
-        return Exchange(n=work.claim_size, holds=False)
+    claim = _claim(link, work, now)
+    takes_all = claim is not None and (claim.accepts == ANY or not work.has_slots)
+    if claim is not None and takes_all and claim.accepts not in link.drained:
+        return claim._replace(holds=False)
     if _results_due(link, work, now):
         return Exchange(holds=False)
     return Wait(LAST_REPORT_AFTER_S)
 
 
 def _during_long_runs(link: LinkState, work: Work, now: float) -> Action:
-    """A command or functions run long: report their start, deliver their output, send heartbeats."""
-    is_long_command = _command_is_long(work, now)
+    """A command or functions run long: report their start, deliver their output, claim beside them, send heartbeats."""
     if work.stuck_functions or _has_stuck_commands(work, now):
         return GiveBack()
-    if work.unreported or (is_long_command and link.start_reported != work.run):
-        return Exchange(start=True)
-    may_claim = _has_room(work) and not is_long_command
-    claim = _claim_beside(link, work, now)
-    if claim is not None:
+    claim = _claim(link, work, now)
+    if work.unreported or (_command_is_long(work, now) and link.start_reported != work.run):
+        return _replace_claim(Exchange(start=True), claim)
+    if claim is not None and claim.accepts not in link.drained:
         return claim
+    poll = _poll_for_more(link, work, now, claim)
     if work.returned or _results_due(link, work, now) or (work.finished and not work.has_short_functions):
-        return _report(link, work, now, may_claim=may_claim)
+        return poll if poll is not None and now - link.contact_at <= PROBE_AFTER_S else Exchange()
     if work.progress_due:
         return Exchange()
     output = _output_action(link, work, now)
     if isinstance(output, Exchange):
-        return output
+        return _replace_claim(output, poll)._replace(wait_s=LOG_INTERVAL_S if poll is not None else 0.0)
     if _heartbeat_due(link, now):
         return Heartbeat()
     if output is not None:
         return output
-    if may_claim and not work.stop_waits:
-        return _poll_for_more(link, work, now)
-    if _may_wait_for_stop(link, work, now):
+    if poll is not None and now >= link.poll_after:
+        return poll
+    if claim is None and _may_wait_for_stop(link, work, now):
         return Exchange(wait_s=link.heartbeat_s)
     until = link.contact_at + link.heartbeat_s
     if work.log_bytes > MAX_INLINE_BYTES:
@@ -219,35 +233,25 @@ def _during_long_runs(link: LinkState, work: Work, now: float) -> Action:
     return Wait(min(LOG_INTERVAL_S / 2, max(0.01, until - now)))
 
 
-def _report(link: LinkState, work: Work, now: float, *, may_claim: bool) -> Exchange:
-    """Send results; with a poll for more work if there is room for it and the connection is surely alive."""
-    if not may_claim or work.stop_waits or now - link.contact_at > PROBE_AFTER_S:
-        return Exchange()
-    return _poll_for_more(link, work, now)
+def _replace_claim(exchange: Exchange, claim: Exchange | None) -> Exchange:
+    """The exchange with a claim, so that the claim needs no request of its own."""
+    return exchange._replace(n=claim.n, accepts=claim.accepts) if claim is not None else exchange
 
 
-def _claim_beside(link: LinkState, work: Work, now: float) -> Exchange | None:
-    """Claim tasks beside long ones, as long as some come. Beside a command only functions, and once per heartbeat too.
+def _poll_for_more(link: LinkState, work: Work, now: float, claim: Exchange | None) -> Exchange | None:
+    """The claim, waiting at the server, but not for long if output is to be sent, or soon will be.
 
-    A claim of functions never waits at the server: of all bots that wait, the server wakes one for each new task, and
-    that must be one that can take a command too.
+    None while the bot had better not wait: the end of a run interrupts the request, which costs a connection. That is
+    too much for a command that may end in a moment.
     """
-    if not _has_room(work):
+    if claim is None or work.stop_waits or (work.run and now - work.begun < HOLD_AFTER_S):
         return None
-    if not _command_is_long(work, now):
-        return None if link.queue_drained else Exchange(n=work.claim_size)
-    is_time = not link.queue_drained or now - link.functions_asked_at >= link.heartbeat_s
-    return Exchange(n=work.wanted, functions_only=True) if is_time and link.asks_for_functions else None
-
-
-def _poll_for_more(link: LinkState, work: Work, now: float) -> Exchange:
-    """Wait at the server for work for the free slots, but not for long if output is to be sent, or soon will be."""
     wait_s = link.heartbeat_s
     if work.log_bytes:
         wait_s = min(wait_s, max(0.01, link.log_sent_at + LOG_INTERVAL_S - now))
     elif now - link.log_sent_at < QUIET_AFTER_S:
         wait_s = min(wait_s, LOG_INTERVAL_S)
-    return Exchange(n=work.claim_size, wait_s=wait_s)
+    return claim._replace(wait_s=wait_s)
 
 
 def _output_action(link: LinkState, work: Work, now: float) -> Exchange | UploadLog | None:

@@ -7,7 +7,7 @@ from typing import Any
 from myrmidon.bot.link import exchange_request
 from myrmidon.bot.link import next_action as actions
 from myrmidon.bot.link.exchange_request import ExchangeRequest
-from myrmidon.bot.link.link_state import LinkState
+from myrmidon.bot.link.link_state import ANY, FUNCTIONS, LinkState
 from myrmidon.bot.run.run_queue import RunQueue
 from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.system import clock
@@ -33,11 +33,12 @@ class RequestBuilder:
         """The request of a decision, now pending. ``running`` is the running command, ``changes`` those of the bot."""
         link = self.link
         link.nonce += 1
-        head: dict[str, Any] = {"session": session, "nonce": link.nonce, "n": action.n, "wait_s": action.wait_s}
-        if action.functions_only:
-            link.functions_asked_at = clock.boottime()
-            head["functions_only"] = True
-        if action.n and self.run_queue.functions_last:
+        head: dict[str, Any] = {
+            "session": session, "nonce": link.nonce, "n": action.n, "received": link.received, "wait_s": action.wait_s,
+        }  # fmt: skip
+        if action.accepts != ANY:
+            head["accepts"] = action.accepts
+        if action.n and self._expects_functions(action):
             head["slots"] = self.run_queue.lane.slots
         if config is not None:
             head["config"] = config
@@ -57,6 +58,11 @@ class RequestBuilder:
             include_held=action.holds,
         )
         return link.pending
+
+    def _expects_functions(self, action: actions.Exchange) -> bool:
+        if action.accepts == ANY:
+            return self.run_queue.functions_last
+        return action.accepts == FUNCTIONS
 
     def add_progress(self, body: dict[str, Any]) -> None:
         """Add the progress of functions that is due to a request."""

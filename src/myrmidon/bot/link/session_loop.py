@@ -13,13 +13,14 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from myrmidon.bot.install import exit_codes, updater
+from myrmidon.bot.install import updater
 from myrmidon.bot.install.startup_config import StartupConfig
 from myrmidon.bot.link import next_action as actions
 from myrmidon.bot.link.answers import Answers
 from myrmidon.bot.link.directives import Directives
 from myrmidon.bot.link.event_reporter import EventReporter
 from myrmidon.bot.link.exchange_request import ExchangeRequest
+from myrmidon.bot.link.failed_calls import REJECTED, FailedCalls
 from myrmidon.bot.link.http_client import HttpClient, HttpError, Interrupted, NoResponse, retry_delay
 from myrmidon.bot.link.link_state import LinkState
 from myrmidon.bot.link.log_uploader import LogNotWanted, LogUploader
@@ -35,8 +36,6 @@ from myrmidon.bot.system import clock, host
 
 SHUTDOWN_MARGIN_S = 3.0  # time limit of a call during shutdown
 EVENT_RETRY_S = 5.0  # pause before events that could not be sent are sent again
-MAX_REJECTIONS = 5  # then a request that the server rejects is dropped
-REJECTED = (400, 413, 422)
 
 log = logging.getLogger("myrmidon.bot")
 
@@ -85,6 +84,7 @@ class SessionLoop:
         self.directives = Directives(startup, run_queue, self.status, self.http, self.reporter, journal)
         self.uploader = LogUploader(self.http, spool, self.reporter.report_error)
         self.answers = Answers(self.link, run_queue, self.directives, journal=journal, spool=spool, watcher=watcher)
+        self.failed_calls = FailedCalls(startup, self.link, self.http, self.answers, self.reporter)
         leftovers = [run for run in spool.runs() if run not in journal.open_runs]
         self.work_reader = WorkReader(
             self.link, run_queue, self.status, self.directives, self.reporter, spool=spool, leftovers=leftovers
@@ -128,76 +128,28 @@ class SessionLoop:
     # ---------------------------------------------------------------- the loop and its errors
 
     def run(self) -> None:
+        run_queue = self.run_queue
         try:
             self.status.start()
         except Exception as error:
             log.exception("initialisation failed")
             self._report_exception(error)
-        while not self.run_queue.stopped:
+        while not run_queue.stopped:
             try:
                 self._step()
             except Interrupted:
-                self.link.drop_unneeded()
-                if self.link.pending is not None:
-                    self.link.pending.stop_waiting()
+                self.link.interrupted()
             except (HttpError, NoResponse) as error:
-                self._on_failed_call(error)
+                self.failed_calls.handle(error)
             except Exception as error:
                 log.exception("session step failed")
                 self._report_exception(error)
                 self.link.retry_s = retry_delay(self.link.failed(clock.boottime()) + 2)
+                run_queue.pause(self.link.retry_s)  # the step may fail before it waits, as without the bot's folder
             self.watcher.server_unreachable = self.link.unreachable
 
     def _report_exception(self, error: Exception) -> None:
         self.reporter.report_error(f"{error!r}\n{traceback.format_exc()[-1500:]}")
-
-    def _on_failed_call(self, error: HttpError | NoResponse) -> None:
-        """Decide how long to pause after a failed call, and save what must survive a crash meanwhile."""
-        link = self.link
-        failures = link.failed(clock.boottime())
-        if isinstance(error, HttpError):
-            log.info("the server answered: %s", error)
-            link.retry_s = self._on_http_error(error, failures)
-        else:
-            log.info("no response: %s", error)
-            link.unreachable = failures > 1
-            link.retry_s = retry_delay(failures)
-        with contextlib.suppress(OSError):  # a full disk is reported by the health check
-            self.journal.sync()
-
-    def _on_http_error(self, error: HttpError, failures: int) -> float:
-        """React to an error status; the pause before the next call.
-
-        401: try the other of token and credential. 409 ends the session, or the bot if the handshake itself conflicts.
-        """
-        link = self.link
-        if error.status == 401:
-            link.has_session = False
-            self.http.bearer = self.startup.other_bearer(self.http.bearer)
-            return retry_delay(failures)
-        if error.status == 409 and link.has_session:
-            link.has_session = False
-            return 0.0 if failures < 3 else retry_delay(failures)
-        if error.status == 409:
-            log.error("superseded by a newer session: %s", error)
-            self.answers.kill_current("lost")
-            self.run_queue.end(exit_codes.SUPERSEDED)
-            return 0.0
-        if error.is_transient:
-            link.unreachable = error.status >= 500
-            return retry_delay(failures, error.retry_after)
-        self.reporter.report_error(f"the server rejected a call: {error}")
-        return retry_delay(failures + 2)
-
-    def _on_rejected(self, request: ExchangeRequest) -> None:
-        """Send a rejected request again without output, and then drop it. Its runs end by their leases."""
-        request.rejections += 1
-        if request.body["logs"]:
-            self.link.inline_logs = False
-            request.move_logs_to(self.spool)
-        elif request.rejections >= MAX_REJECTIONS:
-            self.link.pending = None
-            self.answers.acknowledge(request)
 
     # ---------------------------------------------------------------- one step
 
@@ -286,6 +238,7 @@ class SessionLoop:
             float(answer.get("poll_s", link.poll_s)),
             float(answer.get("heartbeat_s", link.heartbeat_s)),
             health,
+            returns_unreceived=bool(answer.get("returns_unreceived")),
         )
         status.apply_handshake(answer)
         log.info("handshake done: bot %s, session %d", startup.bot_id, self.session)
@@ -334,7 +287,7 @@ class SessionLoop:
             answer = self.http.post("/bot/v1/exchange", request.body, wait_s=wait_s, meanwhile=self.journal.sync)
         except HttpError as error:
             if error.status in REJECTED:
-                self._on_rejected(request)
+                self.failed_calls.on_rejected(request)
             raise
         now = clock.boottime()
         self.link.answered(now)
@@ -367,6 +320,8 @@ class SessionLoop:
             again = actions.next_action(self.link, work, clock.boottime())
             if still_running is running and isinstance(again, actions.Exchange) and again.wait_s:
                 self.output_can_wait = again.wait_s <= actions.LOG_INTERVAL_S
+                if again.log:
+                    self.link.log_sent(clock.boottime())
                 request = self._new_request(again, running)
                 request.is_poll = False  # hooks are called around the polls of an idle bot only
                 self._send(request)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 from myrmidon.bot.machine import settings as bot_settings
-from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.system import facts, filesystem, platforms
 
 
-def disk_problem(folder: str, settings: dict[str, Any], caches: NamedCaches) -> str | None:
-    """Check the free space of the bot's disk, after removing caches if it is short."""
+def disk_problem(folder: str, settings: dict[str, Any], free_space: Callable[[], bool]) -> str | None:
+    """Check the free space of the bot's disk, after ``free_space`` has removed something if it is short."""
     limits = settings["free_partition"]["bot"]
     problem = _free_space_problem(folder, "bot's", limits)
-    if problem and caches.trim():
+    if problem and free_space():
         problem = _free_space_problem(folder, "bot's", limits)
     return problem
 

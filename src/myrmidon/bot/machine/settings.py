@@ -1,4 +1,6 @@
-"""Settings of a bot: free disk space, cache sizes, price. Defaults, overridden by its group and by get_settings.
+"""Settings of a bot: free disk space, cache sizes, price, environments.
+
+Defaults are overridden by those of its group, and these by get_settings.
 
 Overrides are merged key by key. An invalid value is reported and ignored, so that a typing mistake cannot fill a disk.
 """
@@ -6,7 +8,10 @@ Overrides are merged key by key. An invalid value is reported and ignored, so th
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
+
+from myrmidon.functions.requirements import BUILT, NAME
 
 _GIB = 1 << 30
 
@@ -18,9 +23,13 @@ DEFAULTS: dict[str, Any] = {
     "caches": {
         "named": {"size": 1 << 40, "items": 50, "age_s": 21 * 86400.0},
         "isolated": {"size": 50 * _GIB, "items": 51200},
+        "environments": {"size": 50 * _GIB, "items": 100, "age_s": 21 * 86400.0},
     },
     "temp": {"items": 1024},
     "cost_usd_hour": None,
+    "environment_build_s": 1800.0,
+    "environments": {},
+    "pythons": [],
 }
 LOCAL_OVERRIDES: dict[str, Any] = {
     "free_partition": {
@@ -52,13 +61,46 @@ def merge(base: dict[str, Any], overrides: Any, problems: list[str], path: str =
         if key not in overrides:
             continue
         value = overrides[key]
-        if isinstance(default, dict):
+        if key in _PATHS and "." not in path:
+            result[key] = _PATHS[key](value, default, problems, f"{path}.{key}")
+        elif isinstance(default, dict):
             result[key] = merge(default, value, problems, f"{path}.{key}")
         elif isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
             result[key] = value
         else:
             problems.append(f"{path}.{key} must be a non-negative number, not {value!r:.100}")
     return result
+
+
+def _named_paths(value: Any, default: dict[str, str], problems: list[str], path: str) -> dict[str, str]:
+    """The environments of the bot: absolute paths by name."""
+    if not isinstance(value, dict):
+        problems.append(f"{path} must be a dict of paths by name, not {value!r:.100}")
+        return default
+    result = dict(default)
+    for name, given in value.items():
+        if not isinstance(name, str) or not NAME.fullmatch(name) or name == BUILT:
+            problems.append(f"{path}: {name!r:.100} is not a name of an environment")
+        elif not _is_path(given):
+            problems.append(f"{path}.{name} must be an absolute path, not {given!r:.100}")
+        else:
+            result[name] = given
+    return result
+
+
+def _path_list(value: Any, default: list[str], problems: list[str], path: str) -> list[str]:
+    """Interpreters of the bot: absolute paths."""
+    if not isinstance(value, (list, tuple)) or not all(map(_is_path, value)):
+        problems.append(f"{path} must be a list of absolute paths, not {value!r:.100}")
+        return default
+    return list(value)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and os.path.isabs(value) and "\0" not in value
+
+
+_PATHS: dict[str, Callable[[Any, Any, list[str], str], Any]] = {"environments": _named_paths, "pythons": _path_list}
 
 
 def required_free(total: int, rule: dict[str, float]) -> int:

@@ -20,6 +20,7 @@ from myrmidon.bot.hooks.loader import HookFailed, Hooks
 from myrmidon.bot.install.startup_config import StartupConfig
 from myrmidon.bot.machine import health
 from myrmidon.bot.machine import settings as bot_settings
+from myrmidon.bot.machine.environment_offer import EnvironmentOffer
 from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.system import clock, host
 from myrmidon.bot.system import dimensions as machine
@@ -41,8 +42,8 @@ class BotStatus:
     ``forced``, ``group_settings``: dimensions and settings from the group. ``script``: text and name of a group script
     that is not applied yet. ``quarantine_reasons``: by source of the reason. ``reported``: dimensions and stable state
     as last sent to the server. ``isolation``: how commands are kept away from the bot. ``requested_action``: reboot or
-    restart requested by a hook, and why. ``host_lock``: shows other bots of this machine that this one runs; None if
-    that is impossible.
+    restart requested by a hook, and why. ``environments``: of functions; set before the start. ``host_lock``: shows
+    other bots of this machine that this one runs; None if that is impossible.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class BotStatus:
         self.seen_cache_changes = 0
         self.on_dimensions: Callable[[dict[str, list[str]]], None] = lambda _: None
         self.on_refresh: Callable[[], None] = lambda: None
+        self.environments: EnvironmentOffer | None = None
         self.host_lock = host.register_bot(startup.folder)
 
     def report_error(self, message: str) -> None:
@@ -136,6 +138,8 @@ class BotStatus:
                 settings = bot_settings.merge(settings, answer, problems, "get_settings")
         except HookFailed as error:
             problems.append(str(error))
+        if self.environments is not None:
+            problems += self.environments.configure(settings)
         for problem in problems:
             self.report_error(problem)
         self.settings = settings
@@ -188,7 +192,12 @@ class BotStatus:
         interval_s = min(REFRESH_S, QUARANTINE_REFRESH_S) if self.quarantine_reasons else REFRESH_S
         if now - self.refreshed_at >= interval_s or self._caches_changed():
             self.refresh()
-        self._set_reason("disk", health.disk_problem(self.startup.folder, self.settings, self.caches))
+        self._set_reason("disk", health.disk_problem(self.startup.folder, self.settings, self._free_space))
+
+    def _free_space(self) -> bool:
+        """Remove caches and environments because the disk is short of space; whether there were any."""
+        removed: list[Any] = [*self.caches.trim()]
+        return bool(removed + (self.environments.cache.trim() if self.environments is not None else []))
 
     def _caches_changed(self) -> bool:
         """Whether the dimension `caches` is outdated: the next task may prefer a bot with its cache."""
@@ -202,6 +211,8 @@ class BotStatus:
         self.refreshed_at = clock.boottime()
         self.on_refresh()
         self.caches.trim()
+        if self.environments is not None:
+            self.environments.cache.trim()
         self.seen_cache_changes = self.caches.changes
         self._set_reason("health", health.other_problem(self.startup.folder, self.settings))
         found, machine_state = self._read_machine()
@@ -223,11 +234,15 @@ class BotStatus:
         """Dimensions and state without hooks; also set as `bot.dimensions` and `bot.state`."""
         startup = self.startup
         found = machine.dimensions(startup.bot_id, startup.pool, startup.extra, self.caches.recent(MAX_VALUES))
+        found.update(machine.libraries(startup.library_dirs, MAX_VALUES))
         found.update(self._isolation())
+        if self.environments is not None and not machine.is_device(startup.extra):
+            found.update({**self.environments.dimensions(MAX_VALUES), **startup.extra})
         price = self.settings["cost_usd_hour"]
         machine_state = machine.state(startup.folder, self.started, self.caches.sizes(), price)
         machine_state["isolation"] = " ".join(self.isolation)
         machine_state["slots"] = startup.slots
+        machine_state["environments"] = self.environments.cache.sizes() if self.environments is not None else {}
         if machine.is_device(startup.extra):
             machine_state["host_dimensions"] = machine.host()
         self.bot.update_snapshot({**found, **self.forced}, machine_state)

@@ -15,6 +15,7 @@ from myrmidon.bot.system import clock
 AHEAD_S = 0.1  # how much work the bot claims ahead, per slot
 MAX_TASKS = 256
 INITIAL_PER_SLOT = 4  # to claim before the duration of functions is known
+BUILDING_PER_SLOT = 4  # how many runs may wait for environments before the bot claims no others
 START_WITHIN_S = 20.0  # after the claim; later, the server may have given the task to another bot
 PROGRESS_S = 1.0  # between two reports of the progress of a run
 
@@ -25,7 +26,8 @@ class FunctionLane:
     ``queue``: not taken by the thread that runs functions. ``taken``: from then on until they have ended, by run.
     ``long``: those of them that have been running for a while, so that the server must be told of their start.
     ``blocked``: all slots are busy with long runs, so what waits here should go to other bots. ``busy``: the number of
-    slots that run something. ``storing``: how many have run and wait only for their results to be stored.
+    slots that run something. ``storing``: how many have run and wait only for their results to be stored. ``building``:
+    how many wait for their environment to be built, while the slots are free for others.
     ``end_requests``: (reason, grace in seconds) by run. ``progress``: not reported yet. ``recall``: runs that have not
     begun must be returned. ``mean_run_s``: moving average of the duration of functions.
     """
@@ -44,6 +46,7 @@ class FunctionLane:
         self.blocked = False
         self.busy = 0
         self.storing = 0
+        self.building = 0
         self.mean_run_s = 0.0
         self.wake: Callable[[], None] = lambda: None
 
@@ -103,7 +106,7 @@ class FunctionLane:
 
     def waiting(self) -> int:
         """How many runs have not begun."""
-        return max(0, len(self.queue) + len(self.taken) - self.busy - self.storing)
+        return max(0, len(self.queue) + len(self.taken) - self.busy - self.storing - self.building)
 
     def ahead(self) -> int:
         """How many runs are to wait here while all slots are busy: about ``AHEAD_S`` of work."""
@@ -113,8 +116,10 @@ class FunctionLane:
 
     def wanted(self) -> int:
         """How many functions to claim now; 0 while enough of them wait."""
-        if self.blocked and self.busy >= self.slots:
+        if not self.slots or (self.blocked and self.busy >= self.slots):
             return 0
+        if self.building >= BUILDING_PER_SLOT * self.slots:
+            return 0  # the queue has more of these, which other bots may be able to run now
         free, waiting = max(0, self.slots - self.busy), self.waiting()
         target = min(MAX_TASKS, max(free, self.ahead()))
         if waiting >= free and (waiting > target // 2 or not target):

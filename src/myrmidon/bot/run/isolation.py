@@ -32,7 +32,7 @@ class Isolation:
         self.sandbox: Sandbox | None = None
         self.user_arguments = user.popen_arguments() if user is not None else {}
 
-    def use_landlock(self, folder: str, *, writable: str, readable: str, hidden: Sequence[str] = ()) -> None:
+    def use_landlock(self, folder: str, *, writable: str, readable: Sequence[str], hidden: Sequence[str] = ()) -> None:
         """Keep commands out of the folders of bots, if this kernel can do that."""
         if landlock.abi() < landlock.MINIMUM_ABI:
             return
@@ -40,6 +40,11 @@ class Isolation:
             self.sandbox = Sandbox(folder, writable=writable, readable=readable, hidden=hidden)
         except OSError as error:
             log.warning("commands are not restricted by Landlock: %s", error)
+
+    def close(self) -> None:
+        """Free what was needed to start commands."""
+        if self.sandbox is not None:
+            self.sandbox.close()
 
     def refresh(self) -> None:
         """Bring the rules up to date. If that fails, the next command will report it."""

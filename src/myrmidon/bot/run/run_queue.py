@@ -27,11 +27,13 @@ class RunQueue:
     ``finished``: records to deliver, each a report and its log chunks. ``returned``: tasks to give back to the server
     unstarted. ``stopped``: no task is started any more, and the worker ends with ``exit_code``. ``mean_run_s``: moving
     average of the duration of commands. ``functions_last``: the last tasks that came were functions, so the next ones
-    probably are.
+    probably are. ``command_added`` wakes the main thread, ``change`` the session thread: functions come and end without
+    the main thread.
     """
 
     def __init__(self, recovered: list[dict[str, Any]], slots: int = 1) -> None:
         self.lock = threading.Lock()
+        self.command_added = threading.Condition(self.lock)
         self.change = threading.Condition(self.lock)
         self.lane = FunctionLane(self.lock, slots)
         self.functions_last = False
@@ -61,7 +63,7 @@ class RunQueue:
                 while not self.queue:
                     if self.stopped:
                         return None
-                    self.change.wait()
+                    self.command_added.wait()
                 task = self.queue.popleft()
                 now = clock.boottime()
                 if now - task["claimed_at"] <= START_WITHIN_S:
@@ -139,7 +141,8 @@ class RunQueue:
             for task in tasks:
                 (self.lane.queue if task.get("function") else self.queue).append(task)
             self.functions_last = bool(tasks and tasks[-1].get("function"))
-            self.change.notify_all()
+            if self.queue:
+                self.command_added.notify()
         if self.lane.queue:
             self.lane.wake()
 
@@ -223,6 +226,7 @@ class RunQueue:
         with self.lock:
             self.exit_code = code
             self.stopped = True
+            self.command_added.notify()
             self.change.notify_all()
 
     def count_signal(self) -> int:

@@ -39,7 +39,7 @@ class Sandbox:
     something new, which processes that run on with older rules cannot open.
     """
 
-    def __init__(self, folder: str, *, writable: str, readable: str, hidden: Sequence[str] = ()) -> None:
+    def __init__(self, folder: str, *, writable: str, readable: Sequence[str], hidden: Sequence[str] = ()) -> None:
         self.folder = folder
         self.writable = writable
         self.readable = readable
@@ -53,6 +53,12 @@ class Sandbox:
         self.granted: list[tuple[str, int]] = []
         self.generation = 0
         self.thread = self._renew()
+
+    def close(self) -> None:
+        """Free the thread and the handles. Nothing can be started afterwards."""
+        with self.lock:
+            self.thread.end()
+            self.mounts.close()
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call a function in the restricted thread; its result or exception."""
@@ -79,9 +85,8 @@ class Sandbox:
     def _read_stamps(self) -> list[tuple[int, int]]:
         """The identity of the commands' folders, and the time of the last change of what the rules depend on."""
         stamps = []
-        for path in (self.writable, self.readable):
-            found = os.stat(path)
-            stamps.append((found.st_ino, 0))
+        stamps.append((os.stat(self.writable).st_ino, 0))
+        stamps += [(inode, 0) for _, inode in _existing(self.readable)]
         for path in self.watched:
             try:
                 found = os.stat(path)
@@ -99,13 +104,12 @@ class Sandbox:
         now, self.stamps = time.time(), self._read_stamps()
         # A change within the granularity of the file system's clock does not show in a timestamp: look again then.
         self.is_settled = all(now - changed_at / 1e9 > _TIMESTAMP_GRANULARITY_S for _, changed_at in self.stamps)
-        granted = [
-            *((path, inode) for path, inode in _entries(parents) if path not in closed and path not in parents),
-            *((path, os.stat(path).st_ino) for path in (self.writable, self.readable)),
-        ]
+        siblings = [entry for entry in _entries(parents) if entry[0] not in closed and entry[0] not in parents]
+        own = [(self.writable, os.stat(self.writable).st_ino), *_existing(self.readable)]
+        granted = siblings + own
         if thread is not None and granted == self.granted:
             return thread
-        replacement = self._start_thread([path for path, _ in granted[:-2]])
+        replacement = self._start_thread([path for path, _ in siblings])
         if any(not _is_temporary(os.path.dirname(path)) for path, _ in set(granted).difference(self.granted)):
             self.generation += 1
         self.granted = granted
@@ -117,7 +121,8 @@ class Sandbox:
         with contextlib.closing(landlock.Ruleset()) as rules:
             rules.grant_existing(siblings)
             rules.grant(self.writable)
-            rules.grant(self.readable, landlock.READ)
+            for path, _ in _existing(self.readable):
+                rules.grant(path, landlock.READ)
             thread = RestrictedThread(rules.restrict_thread)
             thread.call(_do_nothing)  # waits for the restriction; raises its error
         return thread
@@ -154,8 +159,9 @@ def hidden_by(folder: str) -> list[str]:
     path = os.path.join(folder, CONFIG_FILE)
     with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
         if os.lstat(path).st_uid in (0, os.geteuid()):
-            found = (os.path.realpath(hidden) for hidden in json.loads(read_file(path)).get("hidden", []))
-            return [hidden for hidden in found if hidden != "/"]
+            config = json.loads(read_file(path))
+            closed = [*config.get("hidden", []), *filter(None, [config.get("environments")])]
+            return [hidden for hidden in map(os.path.realpath, closed) if hidden != "/"]
     return []
 
 
@@ -195,6 +201,15 @@ def _entries(folders: Sequence[str]) -> Iterator[tuple[str, int]]:
     for folder in folders:
         with contextlib.suppress(OSError), os.scandir(folder) as found:
             yield from sorted((entry.path, entry.inode()) for entry in found if not entry.is_symlink())
+
+
+def _existing(paths: Sequence[str]) -> list[tuple[str, int]]:
+    """Path and inode of those of the folders that exist."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            found.append((path, os.stat(path).st_ino))
+    return found
 
 
 class RestrictedThread(threading.Thread):
@@ -260,6 +275,9 @@ class MountWatch:
         self.handle = os.open("/proc/self/mounts", os.O_RDONLY)
         self.poll = select.poll()
         self.poll.register(self.handle, select.POLLPRI)
+
+    def close(self) -> None:
+        os.close(self.handle)
 
     def has_changed(self) -> bool:
         """Whether something has changed since the last call."""

@@ -17,11 +17,16 @@ _MAX_STATS = 4096
 class ProcessKey(NamedTuple):
     """Runs with the same key can share a process, one after another.
 
-    Runs of different resource groups never do: what one group's function leaves in memory is not for another.
+    Runs of different resource groups never do: what one group's function leaves in memory is not for another. Neither
+    do runs of different languages: a native function may damage the memory of its process.
     """
 
     code: str
     group: str
+    language: str = "PYTHON"
+    environment: str = ""
+    python: str = ""
+    """What the task requires of the interpreter: values of the dimension `python`."""
 
 
 class FunctionStats:
@@ -75,7 +80,14 @@ class FunctionRun(RunLog):
         super().__init__(task)
         self.id = number
         self.task = task
-        self.key = ProcessKey(function.get("code") or "", task.get("resource_group") or "")
+        required = (task.get("dimensions") or {}).get("python") or ()
+        self.key = ProcessKey(
+            function.get("code") or "",
+            task.get("resource_group") or "",
+            function.get("language") or "PYTHON",
+            function.get("environment") or "",
+            " ".join(sorted(required)),
+        )
         self.stats = stats
         self.attempts = 0
         self.digests: Collection[str] = ()

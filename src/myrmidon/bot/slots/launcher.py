@@ -10,11 +10,11 @@ while the disk is full.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 
 from myrmidon.bot.install import updater
 from myrmidon.bot.run.isolation import Isolation
+from myrmidon.bot.slots.environments import Runtime
 from myrmidon.bot.slots.executor_process import Channel, ExecutorProcess, frame_of
 from myrmidon.bot.slots.function_run import ProcessKey
 from myrmidon.bot.system import filesystem, processes
@@ -24,11 +24,12 @@ SHARED = ("code", "values")
 _ZIP = "bot.zip"
 _STREAMS = ("stdout", "stderr")
 _MARKER = "MYRMIDON_EXECUTOR"
+_SOURCE = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 
 
 class Launcher:
     """``shared`` and ``root`` are the two folders. ``isolate``: called once they exist, before the first start.
-    ``program``: how to start the bot's program; empty before the first start.
+    ``program``: the arguments of an interpreter that start the bot's program; empty before the first start.
 
     ``generation``: of the rules for new processes. Those that were started with older ones cannot open files that have
     been created in the folders above the bot's since then.
@@ -68,14 +69,15 @@ class Launcher:
         """Copy the bot's zip: processes with functions may not read the bot's own one, which an update replaces."""
         own_zip = updater.own_zip()
         if own_zip is None:
-            return (sys.executable, "-m", "myrmidon.bot")
+            self.env = {**self.env, b"PYTHONPATH": os.fsencode(_SOURCE)}  # other interpreters do not have the bot
+            return ("-m", "myrmidon.bot")
         path = os.path.join(self.shared, _ZIP)
         filesystem.write_file(path, filesystem.read_file(own_zip))
         os.chmod(path, 0o644)
-        return (sys.executable, path)
+        return (path,)
 
-    def start(self, key: ProcessKey, code_path: str) -> ExecutorProcess:
-        """Start a process for this code. Raises OSError."""
+    def start(self, key: ProcessKey, code_path: str, runtime: Runtime) -> ExecutorProcess:
+        """Start a process for this code with an interpreter. Raises OSError."""
         if not self.program:
             self._prepare()
         self.generation = self.isolation.generation()
@@ -92,7 +94,7 @@ class Launcher:
                 files.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600))
                 self.isolation.give(path)
             executor = ExecutorProcess(self.count, key, folder, channel, (files[0], files[1]))
-            self._start(executor)
+            self._start(executor, runtime)
         except OSError:
             channel.close()
             for file in files:
@@ -109,23 +111,29 @@ class Launcher:
         self.generation = self.isolation.generation()
         return executor.generation != self.generation
 
-    def _start(self, executor: ExecutorProcess) -> None:
+    def _start(self, executor: ExecutorProcess, runtime: Runtime) -> None:
         channel = executor.channel
         theirs, writer = channel.theirs.fileno(), channel.writer
-        argv = [*self.program, "executor", "--control-in", str(theirs), "--control-out", str(writer)]
+        argv = [runtime.python, *self.program, "executor", "--control-in", str(theirs), "--control-out", str(writer)]
         streams = (self.devnull, *executor.files)
         cwd = os.path.join(executor.folder, "cwd")
         with processes.kept_lock:
-            executor.process = self.isolation.start(argv, self._environment(executor), cwd, streams, (theirs, writer))
+            env = self._environment(executor, runtime)
+            executor.process = self.isolation.start(argv, env, cwd, streams, (theirs, writer))
             executor.pid = executor.process.pid
             processes.kept.add(executor.pid)
         channel.close_writer()
         processes.prefer_for_oom_kill(executor.pid)
 
-    def _environment(self, executor: ExecutorProcess) -> dict[bytes, bytes]:
+    def _environment(self, executor: ExecutorProcess, runtime: Runtime) -> dict[bytes, bytes]:
         tmp = os.fsencode(os.path.join(executor.folder, "tmp"))
         name, _, value = self._marker(executor).partition(b"=")
-        return {**self.env, b"TMPDIR": tmp, b"TMP": tmp, b"TEMP": tmp, name: value}
+        env = {**self.env, b"TMPDIR": tmp, b"TMP": tmp, b"TEMP": tmp, name: value}
+        if runtime.venv:
+            programs = os.fsencode(os.path.dirname(runtime.python))
+            env[b"VIRTUAL_ENV"] = os.fsencode(runtime.venv)
+            env[b"PATH"] = os.pathsep.encode().join((programs, env.get(b"PATH", os.defpath.encode())))
+        return env
 
     def _marker(self, executor: ExecutorProcess) -> bytes:
         """A line in the environment of a process and of all that it starts."""

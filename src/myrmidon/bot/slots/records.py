@@ -7,7 +7,7 @@ import signal
 from typing import Any
 
 from myrmidon.bot.slots.function_run import FunctionRun
-from myrmidon.bot.slots.run_files import Problem
+from myrmidon.bot.slots.problems import Problem
 from myrmidon.bot.system.filesystem import read_file
 
 _SIGNAL_MEANINGS = {
@@ -67,16 +67,33 @@ def error_message(answer: dict[str, Any]) -> str:
     return str(answer.get("message") or f"{name}: {error.get('message', '')}")
 
 
-def death_message(status: int, *, by_kernel: bool) -> str:
-    """One sentence for the end of a process that nobody has asked to end."""
+def death_message(status: int, *, by_kernel: bool, native: str = "") -> str:
+    """One sentence for the end of a process that nobody has asked to end; ``native`` is what ``native_name`` says."""
+    where = f", in {native}" if native else ""
     if status == -signal.SIGKILL:
         if by_kernel:
-            return "out of memory: the kernel has killed the process of the function"
-        return "killed by signal 9: by a person, or by the kernel because memory ran out"
+            return f"out of memory: the kernel has killed the process of the function{where}"
+        return f"killed by signal 9: by a person, or by the kernel because memory ran out{where}"
     if status < 0:
         meaning = _SIGNAL_MEANINGS.get(-status)  # type: ignore[call-overload]
-        return f"killed by signal {-status}" + (f" ({meaning})" if meaning else "")
-    return f"the function has ended its process with exit code {status}"
+        if native:
+            meaning = ", ".join(filter(None, (_signal_name(-status), meaning)))
+        return f"killed by signal {-status}{f' ({meaning})' if meaning else ''}{where}"
+    return f"the function has ended its process with exit code {status}{where}"
+
+
+def native_name(run: FunctionRun) -> str:
+    """The function and its library, if it is in one: a crash has no traceback that would name them."""
+    function = run.task["function"]
+    if (function.get("language") or "PYTHON") == "PYTHON":
+        return ""
+    return f"{function['func_name']} of {function['package_name']}"
+
+
+def _signal_name(number: int) -> str:
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return ""
 
 
 def memory_message(limit_bytes: int) -> str:

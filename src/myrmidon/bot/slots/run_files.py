@@ -11,15 +11,17 @@ import stat
 from base64 import b64encode
 from collections import deque
 from collections.abc import Collection
-from typing import Any, Callable, Dict, NamedTuple, Optional, Protocol, Tuple
+from typing import Any, Callable, Dict, Optional, Protocol, Tuple
 
 from myrmidon.bot.slots.code_store import BadCode, CodeStore
+from myrmidon.bot.slots.environments import Environments
 from myrmidon.bot.slots.function_run import FunctionRun
+from myrmidon.bot.slots.problems import Problem, problem_of
 from myrmidon.bot.slots.run_frames import digests_of
 from myrmidon.bot.slots.value_cache import ValueCache, digest_of
-from myrmidon.bot.system import filesystem
 
 MAX_OUTPUT_BYTES = 64 << 20
+_FILES = "the bot could not store the files of the function"
 
 
 class TransferFailed(Exception):
@@ -43,13 +45,6 @@ class Transfers(Protocol):
         """Store a file of a run. Raises TransferFailed."""
 
 
-class Problem(NamedTuple):
-    """Why a run cannot go on. ``kind``: that of the fault; empty if the run itself is to blame."""
-
-    kind: str
-    message: str
-
-
 Fetched = Tuple[FunctionRun, Optional[Problem]]
 Stored = Tuple[FunctionRun, Dict[str, Any], Optional[Problem]]
 OpenOutput = Tuple[str, Optional[bytes], int]
@@ -59,10 +54,11 @@ OpenOutput = Tuple[str, Optional[bytes], int]
 class RunFiles:
     """Used by the thread that runs functions. ``used_code``: the code that processes use now."""
 
-    def __init__(self, shared: str, transfers: Transfers, wake: Callable[[], None]) -> None:
+    def __init__(self, shared: str, transfers: Transfers, environments: Environments, wake: Callable[[], None]) -> None:
         self.codes = CodeStore(os.path.join(shared, "code"))
         self.values = ValueCache(os.path.join(shared, "values"))
         self.transfers = transfers
+        self.environments = environments
         self.wake = wake
         self.fetched: deque[Fetched] = deque()
         self.stored: deque[Stored] = deque()
@@ -71,11 +67,12 @@ class RunFiles:
     # ---------------------------------------------------------------- before a run
 
     def prepare(self, run: FunctionRun) -> bool:
-        """Pin the large inputs of a run; whether all its files are here. If not, they are fetched."""
+        """Pin the large inputs of a run; whether its files and its environment are here. If not, they are fetched."""
         digests = run.digests = digests_of(run.task)
         if digests:
             self.values.pin(digests)
-        if self.codes.has(run.key.code) and not (digests and self.values.missing(digests)):
+        has_files = self.codes.has(run.key.code) and not (digests and self.values.missing(digests))
+        if has_files and self.environments.is_ready(run.key):
             return True
         used = self.used_code()
         self.transfers.submit(lambda: self._fetch(run, used))
@@ -95,13 +92,20 @@ class RunFiles:
             for digest in self.values.missing(run.digests):
                 self.values.add(digest, self._verified(run, digest))
             problem = None
+            if not self.environments.is_ready(run.key):
+                document = self._verified(run, run.key.environment)
+                self.environments.request(run.key, document, lambda problem: self._add_fetched(run, problem))
+                return
         except BadCode as error:
             problem = Problem("", f"the code of the function cannot be used: {error}")
         except TransferFailed as error:
             kind = "client_error" if error.is_permanent else "bot_error"
             problem = Problem(kind, f"the code or the inputs of the function cannot be fetched: {error}")
         except OSError as error:
-            problem = _problem_of(error)
+            problem = problem_of(error, _FILES)
+        self._add_fetched(run, problem)
+
+    def _add_fetched(self, run: FunctionRun, problem: Problem | None) -> None:
         self.fetched.append((run, problem))
         self.wake()
 
@@ -141,9 +145,10 @@ class RunFiles:
         try:
             record["report"]["outputs"] = [self._payload(run, *output) for output in outputs]
         except TransferFailed as error:
-            problem = Problem("upload_failed", f"the result could not be stored: {error}")
+            kind = "" if error.is_permanent else "upload_failed"  # another bot could not store it either
+            problem = Problem(kind, f"the result could not be stored: {error}")
         except OSError as error:
-            problem = _problem_of(error)
+            problem = problem_of(error, _FILES)
         except ValueError as error:
             problem = Problem("", str(error))
         finally:
@@ -170,8 +175,3 @@ class RunFiles:
 def inline_output(kind: str, data: bytes) -> dict[str, Any]:
     """A small output as it is reported."""
     return {"type": kind, "payload": {"inline": b64encode(data).decode()}}
-
-
-def _problem_of(error: OSError) -> Problem:
-    kind = "disk_full" if filesystem.disk_is_full(error) else "bot_error"
-    return Problem(kind, f"the bot could not store the files of the function: {error}")

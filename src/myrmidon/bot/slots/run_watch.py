@@ -57,8 +57,13 @@ class RunWatch:
         if measure:
             self.measured_at = now
             loop.end_idle(now)
+            loop.keep_environments()
+        wanted = lane.wanted()
+        lane.building = loop.files.environments.num_building(loop.fetching.values())
         lane.blocked = blocked == lane.slots
-        if (lane.blocked and lane.waiting()) or lane.progress_due(now):
+        # A poll that waits at the server must accept commands only from now on, or functions again.
+        accepts_others = bool(wanted) != bool(lane.wanted())
+        if accepts_others or (lane.blocked and lane.waiting()) or lane.progress_due(now):
             loop.has_news = True
 
     def _report_long(self, run: FunctionRun, now: float) -> None:
@@ -177,7 +182,7 @@ class RunWatch:
         The process is stopped before: it may have answered meanwhile and work on another run, which must not suffer.
         """
         executor.stop()
-        self.loop.receive_from(executor)
+        self.loop.answers.receive(executor.channel.reader)
         if not executor.pending or executor.pending[0] is not run:
             executor.resume()
             return
@@ -199,7 +204,9 @@ class RunWatch:
             return records.fault(run, run.end_reason, f"the bot ended the function: {run.end_reason}")
         record = records.finish(run, now - run.begun, exit_code)
         if run.end_reason == "hard_timeout":
-            record["report"]["message"] = f"timed out after {run.task['execution_timeout_s']} s"
+            where = records.native_name(run)
+            limit = run.task["execution_timeout_s"]
+            record["report"]["message"] = f"timed out after {limit} s{f', in {where}' if where else ''}"
         return record
 
     def record_of_death(
@@ -222,6 +229,7 @@ class RunWatch:
             return records.fault(run, "shutdown", "the machine was shut down: the function received SIGTERM")
         kills = records.oom_kills()
         by_kernel, self.loop.oom_kills = kills > self.loop.oom_kills, kills
-        record = records.failure(run, duration, records.death_message(status, by_kernel=by_kernel))
+        message = records.death_message(status, by_kernel=by_kernel, native=records.native_name(run))
+        record = records.failure(run, duration, message)
         record["report"]["exit_code"] = status or 1
         return record

@@ -1,4 +1,4 @@
-"""The thread that runs functions: gives runs to processes, reads their answers, and ends what must end.
+"""The thread that runs functions: gives runs to processes, and ends what must end.
 
 One loop for all slots, without a thread per run: a short function costs the bot a message in each direction and a line
 in the journal. Answers that come together are recorded and reported together.
@@ -17,10 +17,12 @@ from typing import Any
 
 from myrmidon.bot.run.run_queue import MAX_TASKS, RunQueue
 from myrmidon.bot.slots import records
-from myrmidon.bot.slots.executor_process import BrokenProtocol, ExecutorProcess
+from myrmidon.bot.slots.answer_reader import AnswerReader
+from myrmidon.bot.slots.environments import Environments
+from myrmidon.bot.slots.executor_process import ExecutorProcess
 from myrmidon.bot.slots.function_run import FunctionRun, StatsTable
 from myrmidon.bot.slots.launcher import Launcher
-from myrmidon.bot.slots.run_files import RunFiles, Transfers, inline_output
+from myrmidon.bot.slots.run_files import RunFiles, Transfers
 from myrmidon.bot.slots.run_frames import run_frame
 from myrmidon.bot.slots.run_watch import RunWatch
 from myrmidon.bot.slots.slot_pool import IDLE_S, Slot, SlotPool
@@ -33,7 +35,6 @@ _ENDING_TICK_S = 0.005
 _IDLE_TICK_S = 5.0
 _UNKILLABLE_AFTER_S = 60.0
 _CLOSE_S = 5.0
-_KEEP_OUTPUT_BYTES = 1 << 20
 _MAX_ATTEMPTS = 3
 
 log = logging.getLogger("myrmidon.bot")
@@ -55,6 +56,7 @@ class SlotLoop(threading.Thread):
         run_queue: RunQueue,
         launcher: Launcher,
         transfers: Transfers,
+        environments: Environments,
         *,
         journal: ResultJournal,
         spool: LogSpool,
@@ -71,18 +73,17 @@ class SlotLoop(threading.Thread):
         self.server = server
         self.bot_id = bot_id
         self.report_error = report_error
-        self.files = RunFiles(launcher.shared, transfers, self.wake)
+        self.files = RunFiles(launcher.shared, transfers, environments, self.wake)
         self.files.used_code = self._used_code
         self.pool = SlotPool(self.lane.slots)
         self.watch = RunWatch(self)
+        self.answers = AnswerReader(self)
         self.ready: deque[FunctionRun] = deque()
         self.fetching: dict[str, FunctionRun] = {}
         self.storing: dict[str, FunctionRun] = {}
         self.done: list[tuple[dict[str, Any], dict[str, Any] | None]] = []
-        self.spent: list[float] = []
         self.stats = StatsTable()
         self.orphans: set[int] = set()
-        self.readers: dict[int, tuple[Slot, ExecutorProcess]] = {}
         self.count = 0
         self.next_tick = 0.0
         self.oom_kills = 0
@@ -133,8 +134,8 @@ class SlotLoop(threading.Thread):
         for reader, _ in self.poll.poll(self._timeout_s() * 1000):
             if reader == self.wake_reader:
                 self._drain_wakeups()
-            elif reader in self.readers:
-                self._receive(*self.readers[reader])
+            else:
+                self.answers.receive(reader)
         now = clock.boottime()
         if now >= self.next_tick:
             self.next_tick = now + TICK_S
@@ -149,9 +150,10 @@ class SlotLoop(threading.Thread):
         executors = [executor for _, executor in self.pool.executors()]
         if any(executor.ending for executor in executors):
             return _ENDING_TICK_S
-        if self.ready or self.fetching or self.lane.busy:
+        environments = self.files.environments
+        if self.ready or self.fetching or self.lane.busy or environments.builds:
             return TICK_S
-        return _IDLE_TICK_S if executors else 3600.0
+        return _IDLE_TICK_S if executors or environments.held else 3600.0
 
     def _drain_wakeups(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -178,7 +180,9 @@ class SlotLoop(threading.Thread):
                 self.fetching[run.run] = run
 
     def _take_fetched(self) -> None:
-        """Go on with the runs whose files have come."""
+        """Go on with the runs whose files have come, and whose environments are built."""
+        if self.files.environments.move_output(self.fetching.values(), self.spool):
+            self.on_output()
         while self.files.fetched:
             run, problem = self.files.fetched.popleft()
             if self.fetching.pop(run.run, None) is None:
@@ -190,6 +194,12 @@ class SlotLoop(threading.Thread):
 
     def _used_code(self) -> set[str]:
         return {executor.key.code for _, executor in self.pool.executors()} | {run.key.code for run in self.ready}
+
+    def keep_environments(self) -> None:
+        """Let go of environments that neither a process nor a run needs."""
+        runs = (*self.ready, *self.fetching.values())
+        used = {executor.key for _, executor in self.pool.executors()} | {run.key for run in runs}
+        self.files.environments.keep(used)
 
     def _dispatch(self) -> None:
         """Give runs to slots as long as there are both."""
@@ -248,88 +258,13 @@ class SlotLoop(threading.Thread):
             self.pool.retire(slot, executor, now)
         for unused in slot.unused():
             self.pool.retire(slot, unused, now)
-        executor = self.launcher.start(run.key, self.files.codes.path(run.key.code))
+        runtime = self.files.environments.runtime(run.key)
+        executor = self.launcher.start(run.key, self.files.codes.path(run.key.code), runtime)
         slot.executors[run.key] = executor
-        self.readers[executor.channel.reader] = (slot, executor)
-        self.poll.register(executor.channel.reader, select.POLLIN)
+        self.answers.register(slot, executor)
         return executor
 
-    # ---------------------------------------------------------------- answers
-
-    def _receive(self, slot: Slot, executor: ExecutorProcess) -> None:
-        try:
-            messages, is_open = executor.receive()
-            now = clock.boottime()
-            for message in messages:
-                self._apply(slot, executor, message, now)
-        except (BrokenProtocol, KeyError, TypeError, ValueError, AttributeError, OSError) as error:
-            log.warning("process %d has sent something else than an answer: %r", executor.pid, error)
-            executor.kill("protocol", clock.boottime())
-            self._unregister(executor)
-            return
-        if not is_open:
-            self._unregister(executor)
-            if not executor.ending:
-                executor.ending, executor.ending_at = "closed", now
-
-    def receive_from(self, executor: ExecutorProcess) -> None:
-        """Read the answers that a process has written so far."""
-        if executor.channel.reader in self.readers:
-            self._receive(*self.readers[executor.channel.reader])
-
-    def _unregister(self, executor: ExecutorProcess) -> None:
-        if self.readers.pop(executor.channel.reader, None) is not None:
-            self.poll.unregister(executor.channel.reader)
-
-    def _apply(self, slot: Slot, executor: ExecutorProcess, message: dict[str, Any], now: float) -> None:
-        operation = message["op"]
-        if operation in ("done", "error"):
-            run = executor.pending[0] if executor.pending else None
-            if run is None or run.id != message["id"]:
-                raise BrokenProtocol(f"an answer for {message['id']}")
-            record = self._record_of(executor, run, message, now)
-            executor.pending.popleft()
-            executor.used_at = now
-            if executor.pending:
-                executor.pending[0].begin(now)
-            elif slot.active is executor:
-                slot.active = None
-                executor.cut_files(_KEEP_OUTPUT_BYTES)
-            if run.end_reason:
-                executor.kill("told to end", now)
-            if run.run not in self.storing:
-                self.end(run, record)
-        elif operation == "progress" and executor.pending and executor.pending[0].id == message["id"]:
-            self.lane.note_progress(executor.pending[0].run, float(message["value"]))
-        elif operation == "ready":
-            executor.is_ready = True
-
-    def _record_of(
-        self, executor: ExecutorProcess, run: FunctionRun, answer: dict[str, Any], now: float
-    ) -> dict[str, Any] | None:
-        """The record of an answered run. Raises KeyError, TypeError or ValueError if the answer is invalid."""
-        end = (int(answer["out"]), int(answer["err"]))
-        if end[0] != executor.ends[0] or end[1] != executor.ends[1]:
-            self.watch.store_output(executor, run, end)
-        seconds = max(0.0, float(answer.get("seconds", now - run.begun)))
-        self.spent.append(seconds)
-        run.stats.add(seconds)
-        if run.end_reason:
-            return self.watch.record_of_end(run, now, exit_code=int(answer["op"] == "error"))
-        if answer["op"] == "error":
-            return records.failure(run, seconds, records.error_message(answer), dict(answer["error"]))
-        record = records.finish(run, seconds, 0)
-        report = record["report"]
-        if answer.get("delegated"):
-            report["delegated"] = True
-        outputs = self.files.open_outputs(answer, run, os.path.join(executor.folder, "out"))
-        if all(data is not None for _, data, _ in outputs):
-            report["outputs"] = [inline_output(kind, data) for kind, data, _ in outputs if data is not None]
-        else:
-            self.storing[run.run] = run
-            self.files.store(run, record, outputs)
-        self.on_success()
-        return record
+    # ---------------------------------------------------------------- the end of runs and of processes
 
     def _take_stored(self) -> None:
         """Report the runs whose results are stored."""
@@ -341,8 +276,6 @@ class SlotLoop(threading.Thread):
             else:
                 duration = record["report"]["duration"]
                 self.end(run, record if problem is None else records.problem(run, duration, problem))
-
-    # ---------------------------------------------------------------- the end of runs and of processes
 
     def end(self, run: FunctionRun, record: dict[str, Any] | None) -> None:
         """Note that a run has ended; None if it is no longer this bot's."""
@@ -357,9 +290,9 @@ class SlotLoop(threading.Thread):
 
     def _deliver(self) -> None:
         self.lane.busy, self.lane.storing = self.pool.busy(), len(self.storing)
-        if self.spent:
-            self.lane.note_durations(len(self.spent), sum(self.spent))
-            self.spent = []
+        spent = self.answers.take_spent()
+        if spent:
+            self.lane.note_durations(len(spent), sum(spent))
         done, self.done = self.done, []
         if done:
             self.journal.add_all([record for _, record in done if record is not None])
@@ -375,7 +308,7 @@ class SlotLoop(threading.Thread):
                 continue
             status = executor.exit_status()
             if status is not None:
-                self.receive_from(executor)
+                self.answers.receive(executor.channel.reader)
                 self._remove(slot, executor, status, now)
             elif executor.ending == "closed" and now - executor.ending_at > TICK_S:
                 executor.kill("closed", now)
@@ -386,7 +319,7 @@ class SlotLoop(threading.Thread):
 
     def _remove(self, slot: Slot, executor: ExecutorProcess, status: int | None, now: float) -> None:
         self.pool.remove(slot, executor)
-        self._unregister(executor)
+        self.answers.unregister(executor)
         runs = list(executor.pending)
         executor.pending.clear()
         if runs:

@@ -21,6 +21,9 @@ _NOT_IN_ID = re.compile(
 )
 
 
+_LIBRARY = re.compile(r"[A-Za-z0-9_+@-][A-Za-z0-9_+@.-]*\.(so|dylib)([.][0-9.]+)?")
+
+
 def is_id(text: str) -> bool:
     """Whether the server accepts this bot id. Ids are part of URL paths, and people must be able to tell them apart."""
     return 0 < len(text) <= 256 and text not in (".", "..") and text == text.strip() and not _NOT_IN_ID.search(text)
@@ -42,6 +45,15 @@ def dimensions(bot_id: str, pool: str, extra: dict[str, list[str]], caches: Iter
     found.update(extra)
     found["id"] = [bot_id]
     return {key: sorted(set(values)) for key, values in found.items() if values}
+
+
+def libraries(folders: Iterable[str], limit: int) -> dict[str, list[str]]:
+    """The dimension `library`: the shared libraries in these folders, whose functions tasks may call."""
+    names: set[str] = set()
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            names.update(name for name in os.listdir(folder) if _LIBRARY.fullmatch(name))
+    return {"library": sorted(names)[:limit]} if names else {}
 
 
 def is_device(extra: dict[str, list[str]]) -> bool:

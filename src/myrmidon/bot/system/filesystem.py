@@ -85,6 +85,15 @@ def remove_file(path: str) -> None:
         os.unlink(path)
 
 
+def is_own_folder(path: str) -> bool:
+    """Whether a path is a folder, and no link, of this user that nobody else can write to."""
+    with contextlib.suppress(OSError):
+        found = os.lstat(path)
+        is_own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
+        return stat.S_ISDIR(found.st_mode) and is_own and not found.st_mode & 0o022
+    return False
+
+
 # ---------------------------------------------------------------- removing trees
 
 

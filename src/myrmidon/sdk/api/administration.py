@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from myrmidon.sdk.api.caller import Caller, decode, segment
 from myrmidon.sdk.transport import new_key
-from myrmidon.wire.config import FleetSettings, History
+from myrmidon.wire.config import ConfigChanged, FleetSettings, History
 from myrmidon.wire.fields import Done
 from myrmidon.wire.health import Health, ServerInfo, ServerList
 from myrmidon.wire.queues import PoolInfo, PoolList, QueueList
-from myrmidon.wire.resource_groups import GroupInfo, GroupList
+from myrmidon.wire.resource_groups import GroupDetails, GroupInfo, GroupList
 from myrmidon.wire.tokens import TokenInfo, TokenList
 from myrmidon.wire.webhooks import DeliveryList, WebhookInfo, WebhookList
 
@@ -32,6 +32,13 @@ class ServerCalls(Caller):
     def config(self) -> FleetSettings:
         """The active version of the configuration folder."""
         return self.call("GET", "config", FleetSettings)
+
+    def change_config(
+        self, files: Mapping[str, str | None], *, base: str | None = None, dry_run: bool = False
+    ) -> ConfigChanged:
+        """Set or, with None, remove files of the configuration; `dry_run` only checks the change."""
+        body = {"files": dict(files), "base": base, "dry_run": dry_run}
+        return self.call("POST", "config", ConfigChanged, body=body, key=new_key())
 
     def config_history(self, file: str | None = None, **page: Any) -> History:
         """Versions of the configuration folder, or of one of its files, newest first."""
@@ -57,8 +64,13 @@ class GroupCalls(Caller):
     def create_group(self, name: str, *, key: str | None = None) -> GroupInfo:
         return self._post("groups", GroupInfo, {"name": name}, key)
 
-    def delete_group(self, name: str, *, key: str | None = None) -> Done:
-        return self._delete(f"groups/{segment(name)}", Done, key)
+    def group(self, name: str) -> GroupDetails:
+        """A resource group and the numbers of what it owns."""
+        return self.call("GET", f"groups/{segment(name)}", GroupDetails)
+
+    def delete_group(self, name: str, *, force: bool = False, key: str | None = None) -> Done:
+        """Delete a resource group with all it owns; ``force`` cancels what has not ended first."""
+        return self._delete(f"groups/{segment(name)}", Done, key, {"force": "true"} if force else None)
 
 
 class TokenCalls(Caller):

@@ -9,7 +9,7 @@ from myrmidon.sdk.api.jobs import JobCalls
 from myrmidon.sdk.api.logs import LogCalls
 from myrmidon.sdk.api.overview import OverviewCalls, SessionCalls
 from myrmidon.sdk.api.tasks import TaskCalls
-from myrmidon.sdk.api.values import ValueCalls
+from myrmidon.sdk.api.values import SharedValueCalls, ValueCalls
 
 
 class Api(
@@ -17,6 +17,7 @@ class Api(
     LogCalls,
     JobCalls,
     ValueCalls,
+    SharedValueCalls,
     BotCalls,
     ServerCalls,
     QueueCalls,

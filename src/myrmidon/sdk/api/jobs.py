@@ -17,22 +17,35 @@ class JobCalls(Caller):
         *,
         parameters: Mapping[str, Any] | None = None,
         group: str | None = None,
+        resume: bool = False,
         key: str | None = None,
     ) -> wire.JobSubmitted:
         """Submit a graph document (docs/jobs.md). One with an ``external_id`` may be submitted again: it is the same
-        job, unless the document has changed."""
-        body = {"job": document, "parameters": dict(parameters or {}), "group": group}
+        job, unless the document has changed; with ``resume`` a changed one supersedes it."""
+        body = _body(document, parameters, group, resume=resume)
         external_id = document.get("external_id")
         method, path = ("PUT", f"jobs/{segment(external_id)}") if external_id else ("POST", "jobs")
         return self.call(method, path, wire.JobSubmitted, body=body, key=key or new_key())
 
     def check_job(
-        self, document: Mapping[str, Any], *, parameters: Mapping[str, Any] | None = None, group: str | None = None
+        self,
+        document: Mapping[str, Any],
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        group: str | None = None,
+        resume: bool = False,
     ) -> wire.JobCheck:
         """Validate a graph document and match it with the fleet; nothing is stored."""
-        body = {"job": document, "parameters": dict(parameters or {}), "group": group}
+        body = _body(document, parameters, group, resume=resume)
         return self.call("POST", "jobs/check", wire.JobCheck, body=body)
 
     def jobs(self, **filters: Any) -> wire.JobList:
         """One page of jobs. Filters: state, name, tag, group, start, end, mine, limit, cursor."""
         return self.call("GET", "jobs", wire.JobList, query=filters)
+
+
+def _body(
+    document: Mapping[str, Any], parameters: Mapping[str, Any] | None, group: str | None, *, resume: bool
+) -> dict[str, Any]:
+    body = {"job": document, "parameters": dict(parameters or {}), "group": group}
+    return {**body, "resume": True} if resume else body  # a server of the previous release does not know the field

@@ -14,7 +14,6 @@ from myrmidon.wire.logs import LogTimes
 from myrmidon.wire.overview import BotCounts, Overview
 from myrmidon.wire.search import SearchResult
 from myrmidon.wire.session import LINK_S, LinkInfo, SessionInfo
-from myrmidon.wire.shared_values import SharedValueList
 from myrmidon.wire.task_selection import BatchDone, TaskCounts
 
 
@@ -81,10 +80,6 @@ class OverviewCalls(Caller):
     def pool_loads(self) -> PoolLoads:
         """What waits in each pool, and how long."""
         return self.call("GET", "pools/load", PoolLoads)
-
-    def shared_values(self, **page: Any) -> SharedValueList:
-        """Shared values with their sizes and references."""
-        return self.call("GET", "values", SharedValueList, query=page)
 
 
 class SessionCalls(Caller):

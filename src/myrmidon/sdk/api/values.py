@@ -8,8 +8,11 @@ from typing import Any, NamedTuple
 from myrmidon.sdk.api import caller
 from myrmidon.sdk.api.caller import API, Caller, segment
 from myrmidon.sdk.transport import new_key
+from myrmidon.wire.fields import Done
 from myrmidon.wire.files import MissingFiles, StoredFile
-from myrmidon.wire.values import TYPE_HEADER, Results, ValueList
+from myrmidon.wire.function_calls import FunctionCall
+from myrmidon.wire.shared_values import Dropped, Localities, SharedValueDetails, SharedValueInfo, SharedValueList
+from myrmidon.wire.values import TYPE_HEADER, Results, TaskValues, ValueList
 
 
 class ValueContent(NamedTuple):
@@ -17,6 +20,58 @@ class ValueContent(NamedTuple):
 
     type: str
     data: bytes
+
+
+class SharedValueCalls(Caller):
+    def create_value(
+        self,
+        type_string: str,
+        payload: Mapping[str, Any],
+        *,
+        group: str | None = None,
+        job: str | None = None,
+        localities: Sequence[str] = (),
+        key: str | None = None,
+    ) -> SharedValueInfo:
+        """Create a shared value. ``payload`` is ``{"inline": base64}`` with up to 1,024 bytes of MessagePack, or
+        ``{"digest": ..., "size": ...}`` of an uploaded file."""
+        body = {"type": type_string, "payload": payload, "group": group, "job": job, "localities": list(localities)}
+        return self._post("values", SharedValueInfo, body, key)
+
+    def shared_values(self, **filters: Any) -> SharedValueList:
+        """One page of shared values with their sizes and references. Filters: group, job, limit, cursor."""
+        return self.call("GET", "values", SharedValueList, query=filters)
+
+    def task_values(self, task_id: str) -> TaskValues:
+        """The inputs of a task with their sources, and its outputs."""
+        return self.call("GET", f"tasks/{segment(task_id)}/values", TaskValues)
+
+    def shared_value(self, value_id: str) -> SharedValueDetails:
+        """A shared value, and who references it."""
+        return self.call("GET", f"values/{segment(value_id)}/info", SharedValueDetails)
+
+    def ref_value(
+        self, value_id: str, *, group: str | None = None, job: str | None = None, key: str | None = None
+    ) -> Done:
+        """Reference a shared value, so that it is kept."""
+        return self._post(f"values/{segment(value_id)}/ref", Done, {"group": group, "job": job}, key)
+
+    def unref_value(
+        self, value_id: str, *, group: str | None = None, job: str | None = None, key: str | None = None
+    ) -> Dropped:
+        """Drop a reference to a shared value; the last one deletes it."""
+        return self._post(f"values/{segment(value_id)}/unref", Dropped, {"group": group, "job": job}, key)
+
+    def localities(self, value_id: str) -> Localities:
+        """The addresses of the machines that have the data of a shared value."""
+        return self.call("GET", f"values/{segment(value_id)}/localities", Localities)
+
+    def change_localities(
+        self, value_id: str, *, add: Sequence[str] = (), drop: Sequence[str] = (), key: str | None = None
+    ) -> Localities:
+        """Record which machines have the data of a shared value, or have it no longer."""
+        body = {"add": list(add), "drop": list(drop)}
+        return self._post(f"values/{segment(value_id)}/localities", Localities, body, key)
 
 
 class ValueCalls(Caller):
@@ -38,6 +93,14 @@ class ValueCalls(Caller):
         """Which of the files, given as sizes by digest (at most 1,000), the resource group has not stored."""
         body: dict[str, Any] = {"files": [{"digest": digest, "size": size} for digest, size in sizes.items()]}
         return self._post("files/missing", MissingFiles, body | {"group": group}, None)
+
+    def file(self, digest: str, *, group: str | None = None) -> bytes:
+        """The content of a file that the resource group has stored."""
+        return self.transport.call("GET", f"{API}/files/{segment(digest)}", query={"group": group}).data
+
+    def function_call(self, task_id: str) -> FunctionCall:
+        """The function that a task calls, its code and its arguments."""
+        return self.call("GET", f"tasks/{segment(task_id)}/call", FunctionCall)
 
     def upload_file(self, digest: str, content: bytes, *, group: str | None = None) -> StoredFile:
         """Store a file under the SHA-256 digest of its content. Storing it again changes nothing."""

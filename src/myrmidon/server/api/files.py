@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from myrmidon.files.folder import FileFolder
-from myrmidon.server.calls import JOB_WRITERS, Call, Route, StreamedBody
+from myrmidon.model.errors import NotFound
+from myrmidon.server.calls import JOB_WRITERS, READERS, Answer, Call, Route, StreamedBody
 from myrmidon.server.context import ServerContext
-from myrmidon.server.usecases.files import store_file
+from myrmidon.server.usecases.files import send_file, store_file
 from myrmidon.store.tables import stored_file
 from myrmidon.wire.files import MAX_FILE_BYTES, FileQuery, FileRef, FindMissing, MissingFiles, StoredFile
 
@@ -35,10 +36,30 @@ async def upload_file(context: ServerContext, call: Call) -> StoredFile:
     """Store a file of at most 64 MiB under the SHA-256 digest of its content. Storing it again changes nothing."""
     query: FileQuery = call.query
     group_id = await context.groups.id_for(call, query.group)
-    return await store_file(context, call.params["digest"], call.body, group_id)
+    return await store_file(context, call, group_id)
+
+
+async def download_file(context: ServerContext, call: Call) -> Answer:
+    """The content of a file that the resource group has, such as the code of a function."""
+    query: FileQuery = call.query
+    digest = call.params["digest"]
+    group_id = await context.groups.id_for(call, query.group)
+    sizes = await context.db.read(partial(stored_file.sizes, digests=[digest], group_id=group_id))
+    if digest not in sizes:
+        raise NotFound("file", digest[:64])
+    return await send_file(context, digest)
 
 
 ROUTES = (
+    Route(
+        method="GET",
+        path="/api/v1/files/{digest}",
+        call=download_file,
+        who=READERS,
+        summary="Download a file",
+        query=FileQuery,
+        media="application/octet-stream",
+    ),
     Route(
         method="POST",
         path="/api/v1/files/missing",

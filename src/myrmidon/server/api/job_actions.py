@@ -27,7 +27,7 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables.job import Job
 from myrmidon.store.views import job_details
-from myrmidon.wire import jobs as wire
+from myrmidon.wire import job_actions as wire
 
 RECHECK_S = 5.0
 """How often a waiting call reads the job without a notification: another server may have changed it."""

@@ -1,37 +1,35 @@
-"""The tasks of a job: page by page, as a graph, as results, and compared with those of another job."""
+"""The tasks of a job: page by page, and as a graph."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fnmatch import translate
 from functools import partial
 
+from msgspec import structs
+
 from myrmidon.model.dag import topological_order
-from myrmidon.model.ids import show_run, show_task
-from myrmidon.model.states import FINAL, JobState
+from myrmidon.model.ids import parse_id, show_run, show_task
+from myrmidon.model.states import FINAL
 from myrmidon.scheduler.check_job import depths
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import show_optional_task
-from myrmidon.server.api.jobs import summary_fields
-from myrmidon.server.calls import JOB_READERS, READERS, Call, Route
+from myrmidon.server.calls import JOB_READERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.server.usecases.run_errors import NO_END, ShownEnd, shown_ends
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import edge, resource_group
-from myrmidon.store.views import job_details, job_values
+from myrmidon.store.tables import edge
+from myrmidon.store.views import job_details, task_values
 from myrmidon.store.views.job_details import GraphNode, JobTaskLine
 from myrmidon.wire import jobs as wire
-from myrmidon.wire.fields import PageQuery
 
 SCAN_LIMIT = 10_000
 """Tasks that one page with a pattern reads, at most."""
 _NUMBER_AT_END = re.compile(r"[-_./: ]?\d+$")
-SLOWER_BY = 1.5
-SLOWER_BY_S = 1.0
 
 
 # ---------------------------------------------------------------- page by page
@@ -138,7 +136,22 @@ async def get_graph(context: ServerContext, call: Call) -> wire.JobGraph:
     query: wire.GraphQuery = call.query
     job = await get_job(context, call, call.params["id"])
     nodes, edges = await context.db.read(partial(job_details.graph, job_id=job.id))
-    return await context.db.run_in_thread(lambda: summarise(nodes, edges, query))
+    graph = await context.db.run_in_thread(lambda: summarise(nodes, edges, query))
+    if not query.values or not graph.edges:
+        return graph
+    return await context.db.read(lambda tx: structs.replace(graph, edge_values=_edge_values(tx, graph)))
+
+
+def _edge_values(tx: Tx, graph: wire.JobGraph) -> list[wire.EdgeValue]:
+    """The values on the edges that are shown."""
+    ids = [parse_id(node.task_id)[0] for node in graph.nodes]
+    edges = {(ids[parent], ids[child]): number for number, (parent, child) in enumerate(graph.edges)}
+    found = task_values.on_edges(tx, sorted({child for _, child in edges}))
+    return [
+        wire.EdgeValue(edges[value.parent, value.child], value.type, value.size)
+        for value in found
+        if (value.parent, value.child) in edges
+    ]
 
 
 def summarise(nodes: Sequence[GraphNode], edges: Sequence[tuple[int, int]], query: wire.GraphQuery) -> wire.JobGraph:
@@ -156,13 +169,14 @@ def summarise(nodes: Sequence[GraphNode], edges: Sequence[tuple[int, int]], quer
         ]  # fmt: skip
     else:
         chosen = list(range(len(nodes)))
-    sizes = {"num_nodes": len(chosen), "num_edges": len(pairs)}
+    num_nodes = len(chosen)
     if len(chosen) > query.max_nodes and len(chosen) == len(nodes):
-        return _grouped(nodes, pairs, level, sizes)
+        return _grouped(nodes, pairs, level)
     chosen = chosen[: query.max_nodes]
     position = {i: number for number, i in enumerate(chosen)}
     return wire.JobGraph(
-        **sizes,
+        num_nodes=num_nodes,
+        num_edges=len(pairs),
         nodes=[_graph_node(nodes[i], level[i]) for i in chosen],
         edges=[(position[a], position[b]) for a, b in pairs if a in position and b in position],
         groups=[],
@@ -185,9 +199,7 @@ def _graph_node(node: GraphNode, depth: int) -> wire.GraphNode:
     )
 
 
-def _grouped(
-    nodes: Sequence[GraphNode], pairs: Sequence[tuple[int, int]], level: Sequence[int], sizes: dict[str, int]
-) -> wire.JobGraph:
+def _grouped(nodes: Sequence[GraphNode], pairs: Sequence[tuple[int, int]], level: Sequence[int]) -> wire.JobGraph:
     """Groups by depth and prefix; where there are more than the limit of those, by depth alone."""
     keys: list[tuple[int, str]] = [(level[i], label_prefix(node.label)) for i, node in enumerate(nodes)]
     if len(set(keys)) > wire.MAX_NODES:
@@ -203,129 +215,13 @@ def _grouped(
         for depth, prefix in [key]
     ]
     return wire.JobGraph(
-        **sizes, nodes=[], edges=[], groups=groups, group_edges=[(a, b, n) for (a, b), n in sorted(between.items())]
+        num_nodes=len(nodes),
+        num_edges=len(pairs),
+        nodes=[],
+        edges=[],
+        groups=groups,
+        group_edges=[(a, b, n) for (a, b), n in sorted(between.items())],
     )
-
-
-# ---------------------------------------------------------------- results
-
-
-async def get_outputs(context: ServerContext, call: Call) -> wire.JobOutputs:
-    """The results of the tasks that have no children: their states, exit codes and values."""
-    query = call.query
-    job = await get_job(context, call, call.params["id"])
-    kind = f"outputs of job {job.id}"
-    after = int(read_cursor(context.keys.cursor, kind, query.cursor)) if query.cursor else 0
-
-    def read(tx: Tx) -> wire.JobOutputs:
-        ids = job_details.output_tasks(tx, job.id, after=after, n=query.limit)
-        tasks = job_details.tasks_by_id(tx, ids)
-        produced = job_values.outputs(tx, ids)
-        return wire.JobOutputs(
-            ready=job.state == JobState.SUCCEEDED,
-            state=JobState(job.state).value,
-            tasks=[
-                wire.TaskOutputs(
-                    label=tasks[task_id].label,
-                    task_id=show_task(task_id),
-                    state=tasks[task_id].state,  # type: ignore[arg-type]
-                    exit_code=tasks[task_id].exit_code,
-                    values=[
-                        wire.OutputValue(
-                            value_id=show_task(value.id),
-                            type=value.type,
-                            size=value.size,
-                            data=value.payload,
-                            digest=value.digest,
-                        )
-                        for value in produced.get(task_id, [])
-                    ],
-                )
-                for task_id in ids
-            ],
-            error=job.error,
-            cursor=show_cursor(context.keys.cursor, kind, str(ids[-1])) if len(ids) == query.limit else None,
-        )
-
-    return await context.db.read(read)
-
-
-# ---------------------------------------------------------------- comparison
-
-
-async def compare_jobs(context: ServerContext, call: Call) -> wire.JobComparison:
-    """The labels of two jobs that differ: missing in one, or with another definition, result or duration."""
-    query: wire.CompareQuery = call.query
-    first = await get_job(context, call, call.params["id"])
-    second = await get_job(context, call, query.other)
-    kind = f"difference of {first.id} and {second.id}"
-    after = read_cursor(context.keys.cursor, kind, query.cursor) if query.cursor else ""
-
-    def read(tx: Tx) -> wire.JobComparison:
-        differences: list[wire.JobDifference] = []
-        num_equal, more = 0, ""
-        for a, b in _side_by_side(job_details.all_tasks(tx, first.id), job_details.all_tasks(tx, second.id)):
-            difference = _difference(a, b)
-            num_equal += difference is None
-            if difference is None or difference.label <= after:
-                continue
-            if len(differences) == query.limit:
-                more = differences[-1].label
-                continue
-            differences.append(difference)
-        names = resource_group.names(tx, sorted({first.resource_group_id, second.resource_group_id}))
-        return wire.JobComparison(
-            first=wire.JobSummary(**summary_fields(first, names)),
-            second=wire.JobSummary(**summary_fields(second, names)),
-            differences=differences,
-            num_equal=num_equal,
-            cursor=show_cursor(context.keys.cursor, kind, more) if more else None,
-        )
-
-    return await context.db.read(read)
-
-
-def _side_by_side(
-    first: Iterator[JobTaskLine], second: Iterator[JobTaskLine]
-) -> Iterator[tuple[JobTaskLine | None, JobTaskLine | None]]:
-    """Tasks with equal labels together; both are sorted by label."""
-    a, b = next(first, None), next(second, None)
-    while a is not None or b is not None:
-        if b is None or (a is not None and a.label < b.label):
-            yield a, None
-            a = next(first, None)
-        elif a is None or b.label < a.label:
-            yield None, b
-            b = next(second, None)
-        else:
-            yield a, b
-            a, b = next(first, None), next(second, None)
-
-
-def _difference(a: JobTaskLine | None, b: JobTaskLine | None) -> wire.JobDifference | None:
-    what: list[str] = []
-    if a is None or b is None:
-        what.append("only_in_second" if a is None else "only_in_first")
-    else:
-        what += ["definition"] if a.definition_hash != b.definition_hash else []
-        what += ["state"] if a.state != b.state else []
-        what += ["exit_code"] if a.exit_code != b.exit_code else []
-        what += ["duration"] if _durations_differ(a.duration, b.duration) else []
-    if not what:
-        return None
-    return wire.JobDifference(
-        label=(a or b).label,  # type: ignore[union-attr]
-        what=what,  # type: ignore[arg-type]
-        states=(a.state if a else None, b.state if b else None),
-        exit_codes=(a.exit_code if a else None, b.exit_code if b else None),
-        durations_s=(a.duration if a else None, b.duration if b else None),
-    )
-
-
-def _durations_differ(a: float | None, b: float | None) -> bool:
-    if a is None or b is None:
-        return False
-    return max(a, b) >= SLOWER_BY * min(a, b) and abs(a - b) >= SLOWER_BY_S
 
 
 ROUTES = (
@@ -346,23 +242,5 @@ ROUTES = (
         query=wire.GraphQuery,
         out=wire.JobGraph,
         summary="Get the graph of a job",
-    ),
-    Route(
-        method="GET",
-        path="/api/v1/jobs/{id}/outputs",
-        call=get_outputs,
-        who=JOB_READERS,
-        query=PageQuery,
-        out=wire.JobOutputs,
-        summary="Get the results of a job",
-    ),
-    Route(
-        method="GET",
-        path="/api/v1/jobs/{id}/compare",
-        call=compare_jobs,
-        who=READERS,
-        query=wire.CompareQuery,
-        out=wire.JobComparison,
-        summary="Compare two jobs",
     ),
 )

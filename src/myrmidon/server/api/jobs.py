@@ -5,8 +5,9 @@ A job is named by its id, or by its external id in the caller's resource group.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import json
 
@@ -20,6 +21,7 @@ from myrmidon.scheduler.submit_job import JobDraft, JobSubmitted
 from myrmidon.server.api.common import LAST_ID, show_optional_task
 from myrmidon.server.calls import JOB_READERS, MIB, READERS, WRITERS, Call, Route
 from myrmidon.server.context import ServerContext
+from myrmidon.server.large_documents import LARGE_BYTES, free_parts
 from myrmidon.server.usecases import jobs as job_usecases
 from myrmidon.server.usecases.jobs import find_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
@@ -31,8 +33,12 @@ from myrmidon.store.views import job_details
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.fields import Done
 
+T = TypeVar("T")
+
 DOCUMENT_LIMIT = 64 * MIB
 _KIND = "jobs"
+_SMALL_BYTES = 2 << 10
+"""A document of up to this size is handled on the event loop: a few tasks take less time than a change of threads."""
 
 
 # ---------------------------------------------------------------- submit and check
@@ -44,7 +50,10 @@ async def submit_job(context: ServerContext, call: Call) -> wire.JobSubmitted:
 
 
 async def put_job(context: ServerContext, call: Call) -> wire.JobSubmitted:
-    """Store a job under an external id. The same document again is the same job; a different one is a conflict."""
+    """Store a job under an external id. The same document again is the same job; a different one is a conflict.
+
+    With ``resume`` a different one is the next revision of the job, and what has failed in the same one runs again.
+    """
     external_id = call.params["id"]
     return await _submit(context, call, key=f"PUT job {external_id}", external_id=external_id)
 
@@ -61,8 +70,15 @@ async def _submit(
         return _draft(context, call, document, group=group, key=key, now=now)
 
     async with context.large_documents.enter(call.body_size):
-        stored = await job_usecases.store_job(context, call, group, await context.db.run_in_thread(draft), now=now)
-    return await context.db.run_in_thread(partial(_submitted, stored))
+        stored = await job_usecases.store_job(context, call, group, await _by_size(context, call, draft), now=now)
+    if call.body.resume and stored.repeated and stored.state == JobState.FAILED:
+        stored = await job_usecases.rerun_failed(context, stored)
+    return await _by_size(context, call, partial(_submitted, stored))
+
+
+async def _by_size(context: ServerContext, call: Call, fn: Callable[[], T]) -> T:
+    """Run what takes as long as the call's document is large: here, or on a thread."""
+    return fn() if call.body_size <= _SMALL_BYTES else await context.db.run_in_thread(fn)
 
 
 def _with_external_id(document: dict[str, Any], external_id: str) -> dict[str, Any]:
@@ -78,13 +94,19 @@ def _submitted(stored: JobSubmitted) -> wire.JobSubmitted:
         state=JobState(stored.state).value,
         task_ids={label: show_task(task_id) for label, task_id in stored.task_ids.items()},
         repeated=stored.repeated,
+        revision=stored.revision,
+        superseded=show_optional_task(stored.superseded),
     )
 
 
 def _draft(context: ServerContext, call: Call, document: Any, *, group: str, key: str | None, now: Micros) -> JobDraft:
     """Prepare and validate a document, on a thread: a large one takes seconds."""
     prepared = job_usecases.prepare_document(context, call, document, call.body.parameters, group=group, now=now)
-    return job_usecases.draft_job(context, call, prepared, key=key, now=now)
+    drafted = job_usecases.draft_job(context, call, prepared, key=key, now=now, resume=call.body.resume)
+    if call.body_size >= LARGE_BYTES:
+        for form in (prepared.applied, prepared.original):
+            free_parts(job_usecases.tasks_of(form))
+    return drafted
 
 
 async def check_job(context: ServerContext, call: Call) -> wire.JobCheck:
@@ -121,9 +143,13 @@ def _check_answer(draft: JobDraft, checked: CheckedJob) -> wire.JobCheck:
                 live_bots=node.live,
                 dead_bots=node.other,
                 deduped_from=show_optional_task(node.deduped_from),
+                why=node.predicted.why.value,
+                parent=node.predicted.parent or None,
             )
             for node in checked.nodes
         ],
+        attached_to=show_optional_task(checked.plan.attached),
+        supersedes=show_optional_task(checked.plan.earlier),
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hmac
 
+from msgspec import structs
+
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.scheduler import resource_groups
 from myrmidon.server.calls import (
@@ -17,8 +19,9 @@ from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import resource_group
 from myrmidon.store.tables.resource_group import ResourceGroup
+from myrmidon.store.views import resource_groups as group_views
 from myrmidon.wire.fields import Done, PageQuery
-from myrmidon.wire.resource_groups import GroupInfo, GroupList, NewGroup
+from myrmidon.wire.resource_groups import DeleteGroupQuery, GroupDetails, GroupInfo, GroupList, NewGroup
 
 
 def _info(group: ResourceGroup) -> GroupInfo:
@@ -38,6 +41,20 @@ async def list_groups(context: ServerContext, call: Call) -> GroupList:
     return GroupList([_info(group) for group in groups], cursor)
 
 
+async def show_group(context: ServerContext, call: Call) -> GroupDetails:
+    """A resource group with the numbers of what it owns."""
+    name, scope = call.params["name"], await context.groups.scope_of(call)
+
+    def read(tx: Tx) -> GroupDetails:
+        group = resource_groups.get_group(tx, name)
+        if scope not in (None, group.id):
+            raise NotFound("resource group", name)
+        found = structs.asdict(group_views.content(tx, group.id))
+        return GroupDetails(name=group.external_id, created_at=group.created_at, deleting=bool(group.deleting), **found)
+
+    return await context.db.read(read)
+
+
 async def create_group(context: ServerContext, call: Call) -> GroupInfo:
     """Create a resource group. A call repeated with its request key gets the group that the first one created."""
     name, now = call.body.name, context.now()
@@ -52,10 +69,12 @@ async def create_group(context: ServerContext, call: Call) -> GroupInfo:
 
 
 async def delete_group(context: ServerContext, call: Call) -> Done:
-    """Delete a resource group and everything in it. WrongState if one of its tasks has not ended.
+    """Delete a resource group with its jobs, tasks, files, webhooks and references. WrongState if one of its tasks has
+    not ended, unless ``force`` is given: then they are cancelled, and the group is gone when the last one has ended.
 
     With a request key, deleting a group that does not exist succeeds.
     """
+    query: DeleteGroupQuery = call.query
     name, now = call.params["name"], context.now()
     if name in named_groups(context.settings):
         raise WrongState(
@@ -69,7 +88,7 @@ async def delete_group(context: ServerContext, call: Call) -> Done:
             if call.request_key is None:
                 raise
             return None
-        resource_groups.delete_group(tx, group.id, now=now, ids=context.ids, rules=context.rules)
+        resource_groups.delete_group(tx, group.id, now=now, ids=context.ids, force=query.force, rules=context.rules)
         return group.id
 
     deleted = await context.db.write(delete)
@@ -100,10 +119,19 @@ ROUTES = (
         summary="Create a resource group",
     ),
     Route(
+        method="GET",
+        path="/api/v1/groups/{name}",
+        call=show_group,
+        who=READERS,
+        out=GroupDetails,
+        summary="Show a resource group and what it owns",
+    ),
+    Route(
         method="DELETE",
         path="/api/v1/groups/{name}",
         call=delete_group,
         who=ADMINS,
+        query=DeleteGroupQuery,
         out=Done,
         mutates=True,
         summary="Delete a resource group",

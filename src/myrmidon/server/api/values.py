@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from myrmidon.model.errors import NotFound, WrongState
@@ -16,10 +16,13 @@ from myrmidon.server.usecases.files import send_file
 from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.server.usecases.run_errors import shown_errors
+from myrmidon.server.usecases.shared_values import is_visible
+from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import delegate, shared_value
-from myrmidon.store.views import job_values
+from myrmidon.store.tables import delegate
+from myrmidon.store.views import job_values, task_values
 from myrmidon.store.views.job_values import OwnedValue, TaskEnd, ValueLine
+from myrmidon.store.views.task_values import InputLine, Source
 from myrmidon.wire import values as wire
 from myrmidon.wire.fields import PageQuery
 from myrmidon.wire.functions import FunctionError
@@ -140,6 +143,46 @@ def _show_value(line: ValueLine) -> wire.ValueInfo:
     )
 
 
+# ---------------------------------------------------------------- the values of a task
+
+MAX_PARTS = 200
+"""Parts of gathered inputs that are listed."""
+
+
+async def list_task_values(context: ServerContext, call: Call) -> wire.TaskValues:
+    """The inputs of a task with their sources, and its outputs, also those that are not written yet."""
+    task_id = parse_path_id(call.params["id"])[0]
+    scope = await context.groups.scope_of(call)
+
+    def read(tx: Tx) -> wire.TaskValues:
+        get_visible_task(tx, task_id, scope)
+        lines = task_values.inputs(tx, task_id, max_parts=MAX_PARTS)
+        known = {line.written_as for line in lines if line.written_as is not None}
+        sources = task_values.sources(tx, task_id, sorted(known))
+        parts = [line for line in lines if line.part is not None]
+        return wire.TaskValues(
+            [_show_input(line, sources, parts) for line in lines if line.part is None],
+            [_show_input(line, {}, ()) for line in task_values.outputs(tx, task_id)],
+        )
+
+    return await context.db.read(read)
+
+
+def _show_input(line: InputLine, sources: Mapping[int, Source], parts: Sequence[InputLine]) -> wire.TaskValue:
+    source = sources.get(line.written_as) if line.written_as is not None else None
+    own_parts = [part for part in parts if part.position == line.position] if line.num_parts is not None else []
+    return wire.TaskValue(
+        position=line.position if line.part is None else line.part,
+        type=line.type,
+        value_id=show_task(line.value_id),
+        size=line.size,
+        shared=bool(line.shared),
+        source=wire.ValueSource(show_task(source.task_id), source.label, source.position) if source else None,
+        num_parts=line.num_parts,
+        parts=[_show_input(part, sources, ()) for part in own_parts],
+    )
+
+
 # ---------------------------------------------------------------- one value
 
 
@@ -168,13 +211,7 @@ def _find_value(tx: Tx, text: str, scope: int | None, who: Identity) -> Value:
 def _is_visible(tx: Tx, found: OwnedValue, scope: int | None, who: Identity) -> bool:
     if found.job_id is not None:
         return scope in (None, found.resource_group_id) and who.job_id in (None, found.job_id)
-    value_id = found.value.id
-    if who.job_id is not None:
-        return job_values.job_references(tx, value_id, who.job_id)
-    if scope is None:
-        return True
-    referenced = (shared_value.referenced_by_group, shared_value.referenced_in_group)
-    return any(value_id in find(tx, [value_id], scope) for find in referenced)
+    return is_visible(tx, found.value.id, scope, who)
 
 
 ROUTES = (
@@ -196,6 +233,14 @@ ROUTES = (
         query=PageQuery,
         out=wire.ValueList,
         summary="List the values of a job",
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/tasks/{id}/values",
+        call=list_task_values,
+        who=READERS,
+        out=wire.TaskValues,
+        summary="List the inputs and outputs of a task",
     ),
     Route(
         method="GET",

@@ -117,7 +117,10 @@ class BackgroundWork:
             "activity": (activity.INTERVAL_S, partial(activity.count_activity, context)),
         }
         async with asyncio.TaskGroup() as group:
-            running = [group.create_task(_repeat(name, *job), name=name) for name, job in jobs.items()]
+            wakes = {"chunked_work": context.more_chunked_work}
+            running = [
+                group.create_task(_repeat(name, *job, wake=wakes.get(name)), name=name) for name, job in jobs.items()
+            ]
             running += [group.create_task(relay, name="relay") for relay in relays.start(context)]
             await self._keep_slot()
             for task in running:
@@ -190,7 +193,12 @@ class BackgroundWork:
         deleted: list[int] = []
         effects = PassEffects()
         queues_to_wake = effects.queues
-        now = context.now()
+        now, call_soon = context.now(), asyncio.get_running_loop().call_soon_threadsafe
+
+        def publish(committed: CommitEffects) -> None:
+            """Tell those who wait for tasks and jobs; bots are woken below."""
+            call_soon(context.hub.notify_commit, CommitEffects({}, committed.events))
+
         await context.db.run_in_thread(
             lambda: sweep.run_chunked_work(
                 context.db.engine,
@@ -200,6 +208,7 @@ class BackgroundWork:
                 deleted=deleted,
                 queues_to_wake=queues_to_wake,
                 effects=effects,
+                on_commit=publish,
             )
         )
         if effects.no_resource:
@@ -334,21 +343,32 @@ class BackgroundWork:
     async def _add_queue(self, queue: int) -> None:
         context = self._context
         try:
-            bot_ids = await context.db.read(lambda tx: task_queues.bots_of_queue(tx, queue))
+            bot_ids, of_functions = await context.db.read(partial(_read_queue, queue=queue))
         except StoreError as error:
             log.warning("lookup of a new queue's bots failed", code=error.code, error=error.message)
             self._new_queues.pop(queue)
             return
-        context.hub.add_queue(queue, bot_ids)
+        context.hub.add_queue(queue, bot_ids, of_functions=of_functions)
         context.hub.wake(queue, self._new_queues.pop(queue))
+
+
+def _read_queue(tx: Tx, queue: int) -> tuple[list[str], bool]:
+    """The bots that match a queue, and whether it holds functions."""
+    found = task_queues.read(tx, [queue]).get(queue)
+    return task_queues.bots_of_queue(tx, queue), found is not None and found.of_functions
 
 
 def _write_heartbeats(tx: Tx, heartbeats: list[tuple[str, int, Micros]]) -> None:
     bots.heartbeat_many(tx, heartbeats)
 
 
-async def _repeat(name: str, interval_s: float, job: Callable[[], Awaitable[object]]) -> None:
-    """Run a job for ever. The random first delay keeps servers from running it at the same moment."""
+async def _repeat(
+    name: str, interval_s: float, job: Callable[[], Awaitable[object]], *, wake: asyncio.Event | None = None
+) -> None:
+    """Run a job for ever. The random first delay keeps servers from running it at the same moment.
+
+    ``wake`` ends the pause between two runs.
+    """
     await asyncio.sleep(random.uniform(0, interval_s))  # noqa: S311 - not a secret
     while True:
         try:
@@ -357,4 +377,10 @@ async def _repeat(name: str, interval_s: float, job: Callable[[], Awaitable[obje
             log.warning("background job failed", job=name, code=error.code, error=error.message)
         except Exception:  # a bug in one job must stop neither this job nor the others
             log.exception("background job failed", job=name)
-        await asyncio.sleep(interval_s)
+        if wake is None:
+            await asyncio.sleep(interval_s)
+            continue
+        with suppress(TimeoutError):
+            async with asyncio.timeout(interval_s):
+                await wake.wait()
+        wake.clear()

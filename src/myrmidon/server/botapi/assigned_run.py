@@ -93,6 +93,7 @@ def _function(claimed: Claimed) -> dict[str, object]:
         "code": claimed.code,
         "signature": work.signature or "",
         "memory_mb": work.memory_mb,
+        "environment": claimed.environment,
     }
 
 

@@ -22,9 +22,11 @@ RELOAD_AFTER: Micros = 600 * SECOND
 class BotSnapshot(Struct, frozen=True):
     """The part of a bot's row that its polls need."""
 
-    queues: list[int]
+    queues: dict[int, bool]
+    """The queues that the bot serves, and whether each holds functions."""
     serving: bool
     version: str
+    address: str
     nonce: int
     heartbeat: Micros
     terminating: bool
@@ -48,9 +50,10 @@ def read_snapshot(tx: Tx, bot_id: str, session: int, *, check_work: bool = False
     terminating = bots.terminating_session(tx, bot_id)
     serving = bool(bot.serving)
     return BotSnapshot(
-        queues=task_queues.queues_of_bot(tx, bot_id) if serving else [],
+        queues=task_queues.kinds_of_queues(tx, bot_id) if serving else {},
         serving=serving,
         version=bot.version,
+        address=bot.address,
         nonce=bot.nonce >> ATTEMPT_BITS,
         heartbeat=bot.heartbeat,
         terminating=terminating is not None and terminating >= session,
@@ -69,8 +72,10 @@ def _has_work(tx: Tx, bot_id: str, *, serving: bool) -> bool:
 
 def register_bot(context: ServerContext, bot_id: str, session: int, snapshot: BotSnapshot) -> ConnectedBot:
     """Add or update the in-memory state of a bot from the database."""
-    bot = context.hub.register(bot_id, session, snapshot.queues)
+    function_queues = [queue for queue, of_functions in snapshot.queues.items() if of_functions]
+    bot = context.hub.register(bot_id, session, snapshot.queues, function_queues=function_queues)
     bot.version = snapshot.version
+    bot.address = snapshot.address
     bot.os_family = snapshot.os_family
     bot.epoch = snapshot.epoch
     bot.directive = "terminate" if snapshot.terminating else None

@@ -27,20 +27,14 @@ from myrmidon.server.botapi.bot_snapshot import (
     register_bot,
     require_bot_id,
 )
+from myrmidon.server.botapi.conversion import parse_run, report_results
 from myrmidon.server.botapi.directives import EVENT_KINDS, directive_for, record_directive
 from myrmidon.server.botapi.exchange_transaction import ExchangeResult, write_exchange
 from myrmidon.server.botapi.handshake import zip_hmac
 from myrmidon.server.botapi.logs import store_pieces
-from myrmidon.server.botapi.messages import (
-    EMPTY_RESPONSE,
-    AssignedRun,
-    ExchangeRequest,
-    ExchangeResponse,
-    encode,
-    parse_run,
-    report_results,
-)
+from myrmidon.server.botapi.messages import EMPTY_RESPONSE, AssignedRun, ExchangeRequest, ExchangeResponse, encode
 from myrmidon.server.botapi.rendering import read_files
+from myrmidon.server.botapi.unreceived import give_back_if_abandoned, note_request
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import rollout
@@ -63,9 +57,12 @@ async def exchange(context: ServerContext, call: Call) -> bytes:
     try:
         await record_config_version(context, bot_id, request.session, request.config)
         await apply_state_change(context, bot_id, request)
+        await note_request(context, connected_bot(context, bot_id, request.session), request)
         result = await _first_attempt(context, bot_id, _permitted(context, bot_id, request))
         if not result.urgent:
             result = await _wait_for_work(context, request, result, deadline)
+        if result.tasks and await give_back_if_abandoned(context, result.bot, request.nonce):
+            result.tasks = []
     except WrongState:
         context.hub.forget_session(bot_id, request.session)
         raise
@@ -134,7 +131,9 @@ async def _first_attempt(context: ServerContext, bot_id: str, request: ExchangeR
     if context.hub.canary_release:
         rollout.check_canary_progress(context, bot, finished=False)
     repeated = request.nonce <= bot.nonce
-    claims = request.n > 0 and (has_work or request.wait_s <= 0 or repeated or context.hub.may_have_work(bot))
+    claims = request.n > 0 and (
+        has_work or request.wait_s <= 0 or repeated or context.hub.may_have_work(bot, request.accepts)
+    )
     heartbeat_due = now - bot.flushed_at > 3 * heartbeat_write_interval(context)
     state_due = request.state is not None and now - bot.state_written_at > STATE_WRITE_INTERVAL
     if claims or heartbeat_due or state_due:
@@ -151,16 +150,11 @@ async def _wait_for_work(
     held_tasks = tuple(parse_run(shown)[0] for shown, _ in request.holds)
     while not result.urgent and (remaining_s := deadline - clock()) > 0:
         n = _permitted(context, bot.bot_id, request).n
-        if n > 0 and _may_have_work(context, request, result) and not context.state.stopping:
+        if n > 0 and hub.may_have_work(bot, request.accepts) and not context.state.stopping:
             result = await _next_attempt(context, request, bot, _WORK_IN_SOME_QUEUE)
         else:
             wakeup = await hub.wait(
-                bot,
-                remaining_s,
-                nonce=request.nonce,
-                n=n,
-                holds=held_tasks,
-                functions_only=request.functions_only,
+                bot, remaining_s, nonce=request.nonce, n=n, accepts=request.accepts, holds=held_tasks
             )
             if wakeup.reason is WakeReason.TIMED_OUT or hub.bots.get(bot.bot_id) is not bot:
                 break
@@ -174,14 +168,6 @@ async def _wait_for_work(
     return result
 
 
-def _may_have_work(context: ServerContext, request: ExchangeRequest, result: ExchangeResult) -> bool:
-    """Whether work came while the last claim ran.
-
-    A bot that takes functions only may have left commands in its queues: for it, only what came since then counts.
-    """
-    return context.hub.may_have_work(result.bot, since=result.work_seq if request.functions_only else 0)
-
-
 async def _next_attempt(
     context: ServerContext, request: ExchangeRequest, bot: ConnectedBot, wakeup: Wakeup
 ) -> ExchangeResult:
@@ -190,7 +176,7 @@ async def _next_attempt(
         session=request.session,
         nonce=request.nonce,
         n=_permitted(context, bot.bot_id, request).n,
-        functions_only=request.functions_only,
+        accepts=request.accepts,
         wait_s=request.wait_s,
         holds=request.holds,
         stopping=request.stopping,

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
 from myrmidon.model.errors import BrokenPromise, NotFound, WrongState
 from myrmidon.model.ids import Micros
 from myrmidon.model.task_result import Finish, Report
+from myrmidon.model.task_to_run import Accepts
 from myrmidon.scheduler import report as reporting
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.report import Outcome, Reply
 from myrmidon.server.botapi.bot_snapshot import BotSnapshot, read_snapshot, register_bot
+from myrmidon.server.botapi.conversion import held_runs, parse_run, progress_of, to_report
 from myrmidon.server.botapi.directives import directive_for
-from myrmidon.server.botapi.messages import (
-    ExchangeRequest,
-    FinishReport,
-    encode,
-    held_runs,
-    parse_run,
-    progress_of,
-    to_report,
-)
+from myrmidon.server.botapi.messages import ExchangeRequest, FinishReport, encode
 from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.claims import (
     claim_size,
@@ -30,6 +24,7 @@ from myrmidon.server.dispatch.claims import (
     fair_share,
     record_claim,
     record_reports,
+    tasks_to_leave,
     update_run_stats,
 )
 from myrmidon.server.fleet import rollout
@@ -54,8 +49,6 @@ class ExchangeResult(Struct):
     more: bool = False
     stopping: frozenset[tuple[int, int]] = frozenset()
     """The runs that the bot is ending already."""
-    work_seq: int = 0
-    """That of the hub before the claim."""
 
     @property
     def urgent(self) -> bool:
@@ -94,8 +87,9 @@ async def write_exchange(
     reports = [to_report(report) for report in request.reports]
     finished = [report for report in request.reports if isinstance(report, FinishReport)]
     directive = directive_for(context, bot) if bot else None
-    work_seq, waiting_peers = hub.work_seq, hub.waiting_peers(bot) if bot else 0
-    queues = _shared_queues(bot, waiting_peers) if bot else []
+    accepts, work_seq = request.accepts, hub.work_seq
+    waiting_peers = hub.waiting_peers(bot, accepts) if bot else 0
+    queues = _shared_queues(bot, hub.queues.accepted(bot, accepts), waiting_peers) if bot else []
     update_run_stats(bot, [report.duration for report in finished], [report.caches for report in finished])
     no_claim = directive or context.state.stopping
     limit = 0 if no_claim else min(request.n, context.rules.claim_limit, claim_size(bot))
@@ -105,8 +99,9 @@ async def write_exchange(
         snapshot = read_snapshot(tx, bot_id, request.session) if bot is None else None
         terminating = snapshot is not None and snapshot.terminating
         result = TxResult(snapshot, 0 if terminating else fair_share(tx, queues, limit, waiting_peers))
-        apply_reports_and_claim(tx, context, bot_id, request, reports, result, now)
-        result.more = 0 < result.n <= len(result.tasks) and bool(task_to_run.heads(tx, bot_id))
+        address = bot.address if bot is not None else snapshot.address if snapshot is not None else ""
+        apply_reports_and_claim(tx, context, bot_id, request, reports, result, now, address=address)
+        result.more = 0 < result.n <= len(result.tasks) and _has_more(tx, bot_id, accepts)
         result.left_for_others = bool(woken_queue and not result.tasks and task_to_run.not_empty(tx, [woken_queue]))
         return result
 
@@ -118,13 +113,17 @@ async def write_exchange(
     if bot is None:
         raise BrokenPromise("a bot was neither in memory nor read from the database")
     _record_commit(context, bot, request, reports, written, now)
-    if written.n and len(written.tasks) < written.n and not request.functions_only:
-        hub.mark_empty(bot, work_seq)
+    if written.n and len(written.tasks) < written.n:
+        hub.mark_empty(bot, work_seq, accepts)
     if wakeup is not None and written.left_for_others and wakeup.forward_count < MAX_FORWARDS:
         hub.wake(wakeup.queue, forward_count=wakeup.forward_count + 1)
     more = written.more or hub.num_partial_submits > 0
     stopping = frozenset(map(parse_run, request.stopping))
-    return ExchangeResult(bot, directive, written.replies, written.stop, written.tasks, more, stopping, work_seq)
+    return ExchangeResult(bot, directive, written.replies, written.stop, written.tasks, more, stopping)
+
+
+def _has_more(tx: Tx, bot_id: str, accepts: Accepts) -> bool:
+    return any(accepts.includes(functions=head.of_functions) for head in task_to_run.heads(tx, bot_id))
 
 
 def _record_commit(
@@ -146,11 +145,11 @@ def _record_commit(
         bot.state_written_at = now
 
 
-def _shared_queues(bot: ConnectedBot, waiting_peers: int) -> list[int]:
+def _shared_queues(bot: ConnectedBot, accepted: Iterable[int], waiting_peers: int) -> list[int]:
     """The queues whose depth limits a claim; none if no other bot serves them, or if there are too many."""
     peers = bot.peers
     if waiting_peers or (peers.num_connected > 1 and len(peers.queues) <= _MAX_QUEUES):
-        return sorted(peers.queues)[:_MAX_QUEUES]
+        return sorted(accepted)[:_MAX_QUEUES]
     return []
 
 
@@ -162,6 +161,8 @@ def apply_reports_and_claim(
     reports: Sequence[Report],
     result: TxResult,
     now: Micros,
+    *,
+    address: str = "",
 ) -> None:
     """Apply the reports, renew the leases of held runs, claim ``result.n`` runs, and store the bot's state."""
     try:
@@ -187,7 +188,8 @@ def apply_reports_and_claim(
                 request.nonce,
                 result.n,
                 now,
-                functions_only=request.functions_only,
+                accepts=request.accepts,
+                leave=tasks_to_leave(tx, context, address) if tx.effects.localities else frozenset(),
             )
     except NotFound:
         raise WrongState("This bot was deleted; a new handshake is required.") from None

@@ -6,7 +6,7 @@ from myrmidon.files.folder import check_digest
 from myrmidon.model.errors import NotFound
 from myrmidon.scheduler.files import group_of_live_run
 from myrmidon.server.botapi.bot_snapshot import require_bot_id
-from myrmidon.server.botapi.messages import parse_run
+from myrmidon.server.botapi.conversion import parse_run
 from myrmidon.server.calls import Answer, Call
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.files import send_file, store_file
@@ -32,7 +32,7 @@ async def store_output(context: ServerContext, call: Call) -> StoredFile:
     """Store a file of a live run of this bot for the run's resource group; idempotent."""
     check_digest(call.params["digest"])
     group_id = await context.db.read(lambda tx: _group_of_run(tx, call))
-    return await store_file(context, call.params["digest"], call.body, group_id)
+    return await store_file(context, call, group_id)
 
 
 def _group_of_run(tx: Tx, call: Call) -> int:

@@ -20,8 +20,9 @@ from myrmidon.scheduler.policy import DAY
 from myrmidon.server.auth.authenticator import REVOKED, bot_credential
 from myrmidon.server.botapi.bot_changes import HealthReasons, health_reasons
 from myrmidon.server.botapi.bot_snapshot import BotSnapshot, read_snapshot, register_bot
+from myrmidon.server.botapi.conversion import parse_run
 from myrmidon.server.botapi.introduction import introduce, lock_token
-from myrmidon.server.botapi.messages import HandshakeRequest, HandshakeResponse, encode, parse_run
+from myrmidon.server.botapi.messages import HandshakeRequest, HandshakeResponse, encode
 from myrmidon.server.calls import Call, Role
 from myrmidon.server.config.bot_groups import BotGroupConfig
 from myrmidon.server.context import ServerContext
@@ -156,6 +157,7 @@ def _to_response(context: ServerContext, accepted: Accepted, group: BotGroupConf
         zip_hmac=zip_hmac(credential, release),
         poll_s=context.settings.poll_s,
         heartbeat_s=context.settings.heartbeat_s,
+        returns_unreceived=True,
         server_time=now,
         server_version=VERSION,
         config=group.version,

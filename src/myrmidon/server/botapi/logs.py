@@ -9,7 +9,8 @@ from myrmidon.model.errors import NotFound, TooLarge
 from myrmidon.scheduler import report as reporting
 from myrmidon.scheduler.report import LogBytes
 from myrmidon.server.botapi.bot_snapshot import require_bot_id
-from myrmidon.server.botapi.messages import ExchangeRequest, LogQuery, LogStored, parse_marks, parse_run, to_log_bytes
+from myrmidon.server.botapi.conversion import parse_marks, parse_run, to_log_bytes
+from myrmidon.server.botapi.messages import ExchangeRequest, LogQuery, LogStored
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
 from myrmidon.store.engine.db import Tx

@@ -6,32 +6,25 @@ does not reject the others of its request.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from myrmidon.model.ids import Micros, try_parse_id
-from myrmidon.model.task_request import Cache, FilesRef, Payload
-from myrmidon.model.task_result import Fault, Finish, GiveBack, PerformanceStats, Report, Start
+from myrmidon.model.ids import Micros
+from myrmidon.model.task_request import Cache, FilesRef
+from myrmidon.model.task_result import PerformanceStats
+from myrmidon.model.task_to_run import Accepts
 from myrmidon.model.validation import MAX_INT64
-from myrmidon.model.value import OutputValue
-from myrmidon.scheduler.report import LogBytes, Outcome, Reply
 from myrmidon.server.dispatch.claims import ATTEMPT_BITS
-from myrmidon.server.usecases.run_errors import stored_error
-from myrmidon.store.tables.log_times import Mark
 from myrmidon.wire.functions import FunctionError
 
-_NO_RUN = (0, 0)
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT64)]
 Nonce: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INT64 >> ATTEMPT_BITS)]
 LogOffset: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 50)]
 """An offset in a log. The limit leaves room to add lengths without overflow; no command writes a petabyte."""
 MAX_MARKS = 400
 """Of one piece of output."""
-_MARKS = re.compile(r"[0-9]{1,18}\.[0-9]{1,16}(?:,[0-9]{1,18}\.[0-9]{1,16})*")
 LogMark: TypeAlias = tuple[Count, LogOffset]
 Integer: TypeAlias = Annotated[int, Meta(ge=-MAX_INT64, le=MAX_INT64)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
@@ -146,14 +139,16 @@ class ExchangeRequest(Struct, kw_only=True, frozen=True):
     """Reports, output, heartbeat and claim in one request.
 
     ``nonce`` grows with every claim; the same nonce again gets the same runs. ``n`` is the maximum number of runs to
-    claim. ``holds`` are the runs that the bot has, with their tokens; ``stopping`` those that it is ending already.
+    claim. ``received`` is the nonce of the last claim whose runs have reached the bot; those of later ones have not.
+    ``holds`` are the runs that the bot has, with their tokens; ``stopping`` those that it is ending already.
     """
 
     session: Count
     nonce: Nonce = 0
     n: Count = 0
-    functions_only: bool = False
-    """Claim no commands, because the bot runs one already."""
+    received: Nonce | None = None
+    accepts: Accepts = Accepts.ANY
+    """The kinds of tasks that the bot can take now: while it runs a command, only functions."""
     slots: Annotated[int, Meta(ge=1, le=1024)] = 1
     """How many of the tasks that it expects the bot runs at a time."""
     wait_s: Seconds = 0.0
@@ -215,6 +210,8 @@ class HandshakeResponse(Struct, kw_only=True, frozen=True):
     zip_hmac: str
     poll_s: float
     heartbeat_s: float
+    returns_unreceived: bool
+    """A claim that the bot has given up need not be repeated: the server gives its runs back."""
     server_time: Micros
     server_version: str
     config: str
@@ -342,107 +339,3 @@ class EventResponse(Struct, frozen=True):
 encode = msgspec.json.Encoder().encode
 EMPTY_RESPONSE = encode(ExchangeResponse())
 """The response to nearly every poll of an idle fleet, encoded once."""
-
-
-# ---------------------------------------------------------------- conversion
-
-
-def parse_run(shown: str) -> tuple[int, int]:
-    """Task id and run of a printed run id; (0, 0), which does not exist, if it cannot be parsed."""
-    return try_parse_id(shown) or _NO_RUN
-
-
-def to_report(report: BotReport) -> Report:
-    """Convert a bot's report to that of the scheduler."""
-    task_id, run = parse_run(report.run)
-    match report:
-        case StartReport():
-            return Start(task_id, run, report.token)
-        case GiveBackReport():
-            return GiveBack(task_id, run, report.token)
-        case FaultReport():
-            return Fault(
-                task_id=task_id,
-                run=run,
-                token=report.token,
-                kind=report.kind,
-                message=report.message,
-                signal=report.signal,
-                oom=report.oom,
-                cost_usd=report.cost_usd,
-            )
-        case FinishReport():
-            return Finish(
-                task_id=task_id,
-                run=run,
-                token=report.token,
-                exit_code=report.exit_code,
-                duration=report.duration,
-                hard_timeout=report.hard_timeout,
-                io_timeout=report.io_timeout,
-                killed=report.killed,
-                start_failed=report.start_failed,
-                outputs=[_output(value) for value in report.outputs] if report.outputs else (),
-                outputs_ref=report.outputs_ref,
-                stdout_size=report.stdout_size,
-                stderr_size=report.stderr_size,
-                cost_usd=report.cost_usd,
-                stats=report.stats,
-                message=report.message,
-                delegated=report.delegated,
-                error=stored_error(report.error) if report.error is not None else None,
-            )
-
-
-def _output(value: ReportedValue) -> OutputValue:
-    """The output as the scheduler checks it; a size of -1 is refused there."""
-    given = value.payload
-    size = given.size if given.size is not None else len(given.inline) if given.inline is not None else -1
-    return OutputValue(value.type, Payload(inline=given.inline, digest=given.digest, size=size))
-
-
-def progress_of(shares: Mapping[str, float]) -> dict[tuple[int, int], float]:
-    return {parse_run(shown): share for shown, share in shares.items()}
-
-
-def held_runs(holds: Iterable[tuple[str, str]]) -> list[tuple[int, int, str]]:
-    return [(*parse_run(shown), token) for shown, token in holds]
-
-
-def to_log_bytes(piece: LogPiece) -> LogBytes:
-    task_id, run = parse_run(piece.run)
-    return LogBytes(
-        task_id=task_id,
-        run=run,
-        token=piece.token,
-        stream=piece.stream,
-        offset=piece.offset,
-        content=piece.data,
-        marks=[Mark(at, offset) for at, offset in piece.marks],
-    )
-
-
-def parse_marks(text: str) -> list[Mark]:
-    """The marks of the header ``X-Log-Marks``; none if it is malformed, for output is worth more than its times.
-
-    ``at.offset,at.offset,...``; from the second on, each number is the difference to the one before.
-    """
-    if not _MARKS.fullmatch(text):
-        return []
-    marks: list[Mark] = []
-    at = offset = 0
-    for pair in text.split(",")[:MAX_MARKS]:
-        later, further = pair.split(".")
-        at, offset = at + int(later), offset + int(further)
-        if at > MAX_INT64 or offset > MAX_INT64:
-            return []
-        marks.append(Mark(at, offset))
-    return marks
-
-
-def report_results(replies: Sequence[Reply]) -> list[ReportResult]:
-    """The outcomes for the bot; a repeated report counts as accepted, so that a retry gets the same response."""
-    return [
-        ReportResult("accepted" if reply.outcome is Outcome.REPEATED else str(reply.outcome), reply.stop)
-        for reply in replies
-    ]

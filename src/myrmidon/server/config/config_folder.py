@@ -102,6 +102,21 @@ def read_folder(folder: Path) -> dict[str, str]:
     return files
 
 
+def check_files(files: Mapping[str, str]) -> None:
+    """Raise InvalidRequest for names and texts that a folder cannot have; what is in the files is not checked here."""
+    problems: list[Problem] = []
+    for name, text in sorted(files.items()):
+        folder, _, script = name.rpartition("/")
+        if name not in FILES and not (folder == SCRIPTS and SCRIPT_NAME.fullmatch(script)):
+            problems.append(Problem(name, "an unknown file", f"one of {', '.join(FILES)} and {SCRIPTS}/", "unknown"))
+        elif (size := len(text.encode())) > MAX_FILE_BYTES:
+            problems.append(Problem(name, f"{size} bytes", f"at most {MAX_FILE_BYTES} bytes", "length"))
+        elif not is_clean(text):
+            problems.append(_not_clean(name))
+    if problems:
+        raise InvalidRequest(problems)
+
+
 def _read_file(path: Path, name: str, files: dict[str, str], problems: list[Problem]) -> None:
     if _IGNORED.fullmatch(path.name):
         return
@@ -118,9 +133,13 @@ def _read_file(path: Path, name: str, files: dict[str, str], problems: list[Prob
         problems.append(Problem(name, type(error).__name__, f"a readable text file ({error})", "file"))
         return
     if not is_clean(text):
-        problems.append(Problem(name, "text with a NUL character", "text without NUL characters", "characters"))
+        problems.append(_not_clean(name))
         return
     files[name] = text
+
+
+def _not_clean(name: str) -> Problem:
+    return Problem(name, "text with a NUL character", "text without NUL characters", "characters")
 
 
 Fingerprint = tuple[tuple[str, int, int], ...]

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from myrmidon.model.ids import Micros, created_ms
 from myrmidon.model.task_result import Finish, Report
+from myrmidon.model.task_to_run import Accepts
 from myrmidon.scheduler import claim as claiming
 from myrmidon.scheduler.claim import Claimed, Poll
 from myrmidon.scheduler.policy import SECOND
@@ -38,7 +39,8 @@ def claim_with_nonce(
     n: int,
     now: Micros,
     *,
-    functions_only: bool = False,
+    accepts: Accepts,
+    leave: frozenset[int] = frozenset(),
 ) -> list[Claimed]:
     """Claim up to n runs under the nonce of a poll; the same nonce again returns the same runs.
 
@@ -46,7 +48,7 @@ def claim_with_nonce(
     have claimed runs. So a repeated poll gets the runs of the last attempt, if they are still the bot's, and makes
     another attempt if there are none.
     """
-    bot = bots.read(tx, bot_id)
+    bot = bots.lock(tx, bot_id)
     last = bot.nonce if bot is not None else 0
     poll = Poll(
         bot_id=bot_id,
@@ -54,15 +56,31 @@ def claim_with_nonce(
         nonce=nonce << ATTEMPT_BITS,
         n=n,
         token_key=context.keys.run_token,
-        functions_only=functions_only,
+        accepts=accepts,
+        leave=leave,
     )
-    claim = partial(claiming.claim, tx, now=now, ids=context.ids, rules=context.rules)
+    claim = partial(claiming.claim, tx, now=now, ids=context.ids, rules=context.rules, bot=bot)
     if last >> ATTEMPT_BITS != nonce or bot is None or bot.session != session:
         return claim(poll)
     repeated = claim(structs.replace(poll, nonce=last))
     if repeated or (last + 1) >> ATTEMPT_BITS != nonce:
         return repeated
     return claim(structs.replace(poll, nonce=last + 1))
+
+
+def tasks_to_leave(tx: Tx, context: ServerContext, address: str) -> frozenset[int]:
+    """The tasks that this transaction has made ready and whose data is at a waiting bot, but not at this address.
+
+    The commit wakes that bot for them at once. Of tasks that were ready before, none is left: nobody waits for a bot.
+    """
+    left: dict[tuple[int, frozenset[str]], list[int]] = {}
+    for task_id, (queue, addresses) in sorted(tx.effects.localities.items()):
+        if address not in addresses:
+            left.setdefault((queue, addresses), []).append(task_id)
+    found: set[int] = set()
+    for (queue, addresses), task_ids in left.items():
+        found.update(task_ids[: context.hub.queues.capacity_at(queue, addresses)])
+    return frozenset(found)
 
 
 def record_claim(context: ServerContext, bot: ConnectedBot, nonce: int, tasks: Sequence[Claimed]) -> None:

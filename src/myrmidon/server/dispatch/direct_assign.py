@@ -57,12 +57,14 @@ class DirectAssignment:
         """
         self._claimed = {}
         for queue, count in list(tx.effects.enqueued.items()):
-            bots = [bot for bot in self._reserved if queue in bot.peers.queues and bot not in self._claimed]
+            bots = [bot for bot in self._reserved if bot not in self._claimed and self._serves(bot, queue)]
             more = min(count - len(bots), MAX_ASSIGNED_BOTS - len(self._reserved))
+            addresses = tx.effects.addresses_of(queue) if tx.effects.localities else frozenset()
             if more > 0:
-                bots += self._context.hub.reserve(queue, more)
+                bots += self._context.hub.reserve(queue, more, addresses)
                 self._reserved.update(dict.fromkeys(bots))
-            bots.sort(key=lambda bot: bot.bot_id)
+            # Bots that have the data of some tasks choose first: the others would take those tasks in their order.
+            bots.sort(key=lambda bot, near=addresses: (bot.address not in near, bot.bot_id))  # type: ignore[misc]
             left = count
             for index, bot in enumerate(bots):
                 left -= self._claim(tx, bot, -(-left // (len(bots) - index)))
@@ -70,15 +72,16 @@ class DirectAssignment:
             for bot in [bot for bot in self._reserved if bot not in self._claimed]:
                 self._claim(tx, bot, 1)  # an earlier attempt may have committed a claim: the same nonce finds it
 
+    def _serves(self, bot: ConnectedBot, queue: int) -> bool:
+        return self._context.hub.queues.serves(bot, queue, bot.claim_request.accepts)
+
     def _claim(self, tx: Tx, bot: ConnectedBot, share: int) -> int:
-        context, (nonce, n, functions_only) = self._context, bot.claim_request
+        context, (nonce, n, accepts) = self._context, bot.claim_request
         if share < 1:
             return 0
         n = min(n, share, claim_size(bot))
         try:
-            tasks = claim_with_nonce(
-                tx, context, bot.bot_id, bot.session, nonce, n, context.now(), functions_only=functions_only
-            )
+            tasks = claim_with_nonce(tx, context, bot.bot_id, bot.session, nonce, n, context.now(), accepts=accepts)
         except (NotFound, WrongState):
             return 0  # its session has ended meanwhile; the bot gets that error when it reads the database itself
         self._claimed[bot] = tasks
@@ -96,8 +99,10 @@ class DirectAssignment:
         for bot in self._reserved:
             tasks = self._claimed.get(bot) if committed else None
             if tasks:
-                record_claim(self._context, bot, bot.claim_request[0], tasks)
-                more = hub.may_have_work(bot) or not bot.peers.queues.isdisjoint(effects.enqueued)
+                record_claim(self._context, bot, bot.claim_request.nonce, tasks)
+                more = hub.may_have_work(bot, bot.claim_request.accepts) or any(
+                    self._serves(bot, queue) for queue in effects.enqueued
+                )
                 hub.deliver_claim(bot, tasks, more=more or hub.num_partial_submits > 0)
             else:
                 hub.cancel_reservation(bot)

@@ -57,6 +57,7 @@ def bot_files(server_url: str, config_files: Mapping[str, str] | None = None) ->
         **included,
         "__main__.py": package["myrmidon/bot/__main__.py"],
         "myrmidon/__init__.py": (files("myrmidon") / "__init__.py").read_bytes(),
+        "myrmidon/spider.py": (files("myrmidon") / "spider.py").read_bytes(),
         "config.json": json.encode({"server": server_url}),
     }
 

@@ -1,8 +1,8 @@
 """Keeps the fleet configuration of all servers on a database the same.
 
-Each server watches its own configuration folder and stores a valid change as the new active version. Each server also
-polls the database for versions that others have stored. The newest change wins, whichever server read it. An invalid
-change is rejected as a whole, and the active version stays.
+Each server watches its own configuration folder and stores a valid change as the new active version; so does the API
+call that changes single files. Each server also polls the database for versions that others have stored. The newest
+change wins, wherever it was made. An invalid change is rejected as a whole, and the active version stays.
 """
 
 from __future__ import annotations
@@ -152,24 +152,25 @@ class ConfigFolderWatcher:
     async def _store(self, config: FleetConfig, who: str) -> bool:
         """Make a configuration the active one for all servers; False if other servers stored theirs at each attempt."""
         context = self._context
-        files = {name: (digest_of(text), text) for name, text in config.files.items()}
         for _ in range(_ATTEMPTS):
-
-            def put(
-                tx: Tx, newest: int = max(context.state.config.position, context.state.invalid_config)
-            ) -> int | None:
-                position = configs.put(
-                    tx, version=config.version, files=files, who=who, now=context.now(), expected_position=newest
-                )
-                if position is not None:
-                    _set_pool_orders(tx, context, config)
-                return position
-
-            stored = await context.db.write(put) is not None
+            newest = max(context.state.config.position, context.state.invalid_config)
+            put = partial(put_config, context=context, config=config, who=who, expected_position=newest)
+            stored = await context.db.write(put)
             await refresh(context)
             if stored:
                 return True
         return False
+
+
+def put_config(tx: Tx, context: ServerContext, config: FleetConfig, *, who: str, expected_position: int) -> bool:
+    """Store a configuration as the active one; False if the active one is no longer at the expected position."""
+    files = {name: (digest_of(text), text) for name, text in config.files.items()}
+    position = configs.put(
+        tx, version=config.version, files=files, who=who, now=context.now(), expected_position=expected_position
+    )
+    if position is not None:
+        _set_pool_orders(tx, context, config)
+    return position is not None
 
 
 def _set_pool_orders(tx: Tx, context: ServerContext, config: FleetConfig) -> None:

@@ -6,20 +6,21 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from msgspec import MsgspecError, Raw, Struct, json
+from msgspec import MsgspecError, Raw, Struct, json, structs
 
 from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.graph_form import apply_parameters, expand_tasks, rename_problems
 from myrmidon.model.ids import Micros, try_parse_id
 from myrmidon.model.job import Graph
 from myrmidon.scheduler import extend as extending
-from myrmidon.scheduler import submit_job
+from myrmidon.scheduler import rerun, submit_job
 from myrmidon.scheduler.extend import Extended
 from myrmidon.scheduler.submit_job import JobDraft, JobSubmitted
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.direct_assign import write_and_assign
 from myrmidon.server.fleet.pool_policy import apply_pool_policy
+from myrmidon.server.large_documents import LARGE_BYTES, free_parts
 from myrmidon.server.usecases.submit import store_within_quota
 from myrmidon.server.usecases.unsupported import check_served
 from myrmidon.store.engine.db import Tx
@@ -137,7 +138,9 @@ def _check_supported(graph: Graph) -> None:
         raise InvalidRequest(problems)
 
 
-def draft_job(context: ServerContext, call: Call, document: Document, *, key: str | None, now: Micros) -> JobDraft:
+def draft_job(
+    context: ServerContext, call: Call, document: Document, *, key: str | None, now: Micros, resume: bool = False
+) -> JobDraft:
     """Validate a prepared document and give ids to its tasks."""
     try:
         draft = submit_job.draft_job(
@@ -149,6 +152,7 @@ def draft_job(context: ServerContext, call: Call, document: Document, *, key: st
             limits=context.limits,
             rules=context.rules,
             original=document.original,
+            resume=resume,
         )
         _check_supported(draft.graph)
     except InvalidRequest as error:
@@ -157,9 +161,12 @@ def draft_job(context: ServerContext, call: Call, document: Document, *, key: st
 
 
 async def store_job(context: ServerContext, call: Call, group: str, draft: JobDraft, *, now: Micros) -> JobSubmitted:
-    """Store a job within the quota of its group. Its last transaction assigns tasks to waiting bots."""
+    """Store a job within the quota of its group. Its last transaction assigns tasks to waiting bots.
+
+    The draft of a large document has no nodes afterwards.
+    """
     num_tasks = len(draft.graph.nodes)
-    return await store_within_quota(
+    stored = await store_within_quota(
         context,
         call,
         group,
@@ -168,6 +175,10 @@ async def store_job(context: ServerContext, call: Call, group: str, draft: JobDr
         store=partial(_run_steps, context, draft=draft, now=now),
         tasks_per_key=num_tasks,
     )
+    if call.body_size >= LARGE_BYTES:
+        # Only now: a transaction that nobody waits for any more may still use the draft.
+        await context.db.run_in_thread(partial(free_parts, draft.graph.nodes))
+    return stored
 
 
 async def _run_steps(context: ServerContext, group_id: int, *, draft: JobDraft, now: Micros) -> JobSubmitted:
@@ -176,7 +187,17 @@ async def _run_steps(context: ServerContext, group_id: int, *, draft: JobDraft, 
         staged = await context.db.write(stage)
         if staged.repeated:
             return staged
-    return await write_and_assign(context, commit)
+    stored = await write_and_assign(context, commit)
+    if staging:
+        context.more_chunked_work.set()  # its tasks are started there
+    return stored
+
+
+async def rerun_failed(context: ServerContext, stored: JobSubmitted) -> JobSubmitted:
+    """Run again what did not succeed in a job that was found in the state FAILED."""
+    again = partial(rerun.rerun_job, job_id=stored.job_id, now=context.now(), ids=context.ids, rules=context.rules)
+    job = await context.db.write(again)
+    return structs.replace(stored, state=job.state)
 
 
 async def extend_job(
@@ -198,7 +219,7 @@ async def extend_job(
     group = names.get(job.resource_group_id, "")
     prepare = partial(prepare_document, context, call, document, parameters, group=group, now=now, sent=sent)
     prepared = await context.db.run_in_thread(prepare)
-    num_tasks = len(_tasks_of(document))
+    num_tasks = len(tasks_of(document))
 
     def extend(tx: Tx) -> Extended:
         if check is not None:
@@ -227,7 +248,7 @@ async def extend_job(
             raise rename_problems(error, prepared.short) from None
 
 
-def _tasks_of(document: object) -> Any:
+def tasks_of(document: object) -> Any:
     tasks = document.get("tasks") if isinstance(document, dict) else None
     return tasks if isinstance(tasks, (dict, list)) else ()
 
@@ -250,9 +271,9 @@ def find_job(tx: Tx, text: str, *, scope: int | None, group_id: int, only: int |
     return job
 
 
-async def get_job(context: ServerContext, call: Call, text: str) -> Job:
-    """As find_job, in a transaction of its own."""
+async def get_job(context: ServerContext, call: Call, text: str, *, group: str | None = None) -> Job:
+    """As find_job, in a transaction of its own; ``group``: where an external id is looked up."""
     scope = await context.groups.scope_of(call)
-    group_id = await context.groups.id_for(call)
+    group_id = await context.groups.id_for(call, group)
     only = call.who.job_id
     return await context.db.read(partial(find_job, text=text, scope=scope, group_id=group_id, only=only))

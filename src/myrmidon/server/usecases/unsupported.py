@@ -8,7 +8,7 @@ its result there.
 from __future__ import annotations
 
 from myrmidon.model.errors import InvalidRequest, Problem
-from myrmidon.model.task_request import Language, TaskRequest
+from myrmidon.model.task_request import TaskRequest
 from myrmidon.model.validation import show_value
 
 NOT_SERVED = "not_served"
@@ -30,9 +30,6 @@ def check_served(request: TaskRequest, *, in_job: bool = False) -> None:
     if request.function is not None and not in_job:
         allowed = "a function in a job: submit a job with this one task (POST /api/v1/jobs)"
         problems.append(Problem("function", show_value(request.function.func_name), allowed, "no_job"))
-    if request.function is not None and request.function.language is not Language.PYTHON:
-        allowed = "PYTHON: functions in other languages are not served yet"
-        problems.append(Problem("function.language", request.function.language.value, allowed, NOT_SERVED))
     for number, task_slice in enumerate(request.slices):
         properties = task_slice.properties
         if properties.inputs is not None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum, auto
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from myrmidon.model.ids import Micros
+from myrmidon.model.task_to_run import Accepts
 from myrmidon.scheduler.claim import Claimed
 
 
@@ -43,21 +45,63 @@ TIMED_OUT = Wakeup(WakeReason.TIMED_OUT)
 RECHECK = Wakeup(WakeReason.RECHECK)
 
 
-class WaitingBots:
-    """The bots that serve exactly the same queues; those whose poll is held, in the order of their arrival."""
+class ClaimRequest(NamedTuple):
+    """The claim of a held poll: up to ``n`` tasks of the kinds that it accepts."""
 
-    __slots__ = ("num_connected", "queues", "waiting")
+    nonce: int = 0
+    n: int = 0
+    accepts: Accepts = Accepts.ANY
+
+
+class WaitingBots:
+    """The bots that serve exactly the same queues; those whose poll is held, in the order of their arrival.
+
+    They are kept by what their polls accept, so that a task is only offered to a poll that can take it.
+    """
+
+    __slots__ = ("_waiting", "num_connected", "queues")
 
     def __init__(self, queues: frozenset[int]) -> None:
         self.queues = queues
-        self.waiting: dict[ConnectedBot, None] = {}
         self.num_connected = 0
+        self._waiting: dict[Accepts, dict[ConnectedBot, None]] = {accepts: {} for accepts in Accepts}
+
+    def add(self, bot: ConnectedBot) -> None:
+        self._waiting[bot.claim_request.accepts][bot] = None
+
+    def discard(self, bot: ConnectedBot) -> bool:
+        """Remove a bot; whether it was here."""
+        waiting = self._waiting[bot.claim_request.accepts]
+        if bot not in waiting:
+            return False
+        del waiting[bot]
+        return True
+
+    def first(self, accepts: Accepts) -> ConnectedBot | None:
+        """The bot that has waited longest with a poll of exactly this kind."""
+        return next(iter(self._waiting[accepts]), None)
+
+    def waiting(self, *, functions: bool) -> list[ConnectedBot]:
+        """The waiting bots that would take a function, or a command."""
+        kinds = [bots for accepts, bots in self._waiting.items() if accepts.includes(functions=functions)]
+        return [bot for bots in kinds for bot in bots]
+
+    def count(self, *, functions: bool) -> int:
+        """How many waiting bots would take a function, or a command."""
+        return sum(len(bots) for accepts, bots in self._waiting.items() if accepts.includes(functions=functions))
+
+    def count_rivals(self, accepts: Accepts) -> int:
+        """How many waiting bots would take something that a poll with ``accepts`` takes too."""
+        if accepts is Accepts.ANY:
+            return sum(map(len, self._waiting.values()))
+        return self.count(functions=accepts is Accepts.FUNCTIONS)
 
 
 class ConnectedBot:
     """What this server remembers of a bot's session, so that an idle poll needs no database access."""
 
     __slots__ = (
+        "address",
         "bot_id",
         "cache_sizes",
         "claim_request",
@@ -71,6 +115,7 @@ class ConnectedBot:
         "flushed_at",
         "future",
         "health_reasons",
+        "latest_nonce",
         "loaded_at",
         "mean_run_s",
         "nonce",
@@ -91,6 +136,8 @@ class ConnectedBot:
         self.session = session
         self.peers = peers
         self.version = ""
+        self.address = ""
+        """The address of its machine, as the server saw it at the handshake."""
         self.config: str | None = None
         """The version of the group configuration that the bot has; None for a bot that does not support groups."""
         self.health_reasons: tuple[str | None, str | None] | None = None
@@ -122,13 +169,15 @@ class ConnectedBot:
         self.state_written_at: Micros = 0
         self.nonce = 0
         """The nonce of the last claim known to have returned runs; a poll that repeats it gets the same runs."""
+        self.latest_nonce = 0
+        """The nonce of the last request. What a poll with a smaller one claims now does not reach the bot."""
         self.mean_run_s = 0.0
         """Moving mean of the durations of this bot's runs; 0 while there is none."""
         self.future: asyncio.Future[Wakeup] | None = None
         """Ends the held poll."""
         self.wait_number = 0
         """Grows with each held poll: the smallest number has waited longest."""
-        self.claim_request: tuple[int, int, bool] = (0, 0, False)
-        """Nonce and size of the claim of the held poll."""
+        self.claim_request = ClaimRequest()
+        """The claim of the held poll."""
         self.reserved = False
         """A submit is claiming for this bot: the poll must not end before that is decided."""

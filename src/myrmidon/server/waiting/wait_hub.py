@@ -2,8 +2,8 @@
 
 A bot that finds nothing to do has its poll held here. That costs a future and a timer, but no asyncio task and no
 database access, so that one server can hold 20,000 idle bots. Bots that serve the same queues share one
-``WaitingBots``; the one that has waited longest is woken first. Clients wait here too, for tasks to end and for logs
-and events to get new data.
+``WaitingBots``; of those whose poll accepts the task, the one that has waited longest is woken first. Clients wait here
+too, for tasks to end and for logs and events to get new data.
 
 Everything here is a hint. A bot that is woken reads the database; a wakeup that was missed is made up for by the check
 of its queues that every server makes every few seconds, or by the end of the poll.
@@ -15,22 +15,25 @@ The lock protects the waiting bots from that.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from threading import Lock
 from typing import Any
 
 from myrmidon.model.states import FINAL
+from myrmidon.model.task_to_run import Accepts
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.server.waiting.connected_bot import (
     RECHECK,
     TIMED_OUT,
+    ClaimRequest,
     ConnectedBot,
     WaitingBots,
     WakeReason,
     Wakeup,
 )
 from myrmidon.server.waiting.log_throttle import LogThrottle
+from myrmidon.server.waiting.served_queues import ServedQueues
 from myrmidon.server.waiting.watch import Subscriptions, Watch, discard
 from myrmidon.store.engine.effects import CommitEffects
 
@@ -61,9 +64,10 @@ class WaitHub:
         self.on_new_queue: Callable[[int, int], None] | None = None
         """Called for a queue that is not known here, with the number of its new tasks: find the bots that serve it."""
         self._lock = Lock()
-        self._peer_sets: dict[frozenset[int], WaitingBots] = {}
-        self._peers_by_queue: defaultdict[int, dict[WaitingBots, None]] = defaultdict(dict)
+        self.queues = ServedQueues(self._lock)
         self._known_queues: set[int] = set()
+        self._addresses_of_new_queues: dict[int, frozenset[str]] = {}
+        """For queues whose bots are being looked up: where the data of their tasks is."""
         self._unclaimed_work: dict[int, int] = {}
         """Queues that may have tasks for which no bot waited, with the ``work_seq`` at which the last ones came."""
         self._work_seq = 0
@@ -80,18 +84,24 @@ class WaitHub:
 
     # ------------------------------------------------------------ connected bots
 
-    def register(self, bot_id: str, session: int, queues: Iterable[int]) -> ConnectedBot:
-        """Add or update a bot that was just read from the database; a held poll of an older session ends."""
+    def register(
+        self, bot_id: str, session: int, queues: Iterable[int], *, function_queues: Iterable[int] = ()
+    ) -> ConnectedBot:
+        """Add or update a bot that was just read from the database; a held poll of an older session ends.
+
+        ``function_queues``: those of its queues that hold functions.
+        """
+        self.queues.add_function_queues(function_queues)
         bot = self.bots.get(bot_id)
         if bot is not None and bot.session != session:
             self._unregister(bot)
             bot = None
-        peers = self._peers_for(frozenset(queues))  # after _unregister, which may remove the same peers
+        peers = self.queues.peers_for(frozenset(queues))  # after _unregister, which may remove the same peers
         if bot is None:
             bot = self.bots[bot_id] = ConnectedBot(bot_id, session, peers)
             peers.num_connected += 1
         else:
-            self._move_to(bot, peers)
+            self.queues.move(bot, peers)
         bot.outdated = False
         return bot
 
@@ -116,39 +126,7 @@ class WaitHub:
 
     def _unregister(self, bot: ConnectedBot) -> None:
         self._end_poll(bot, RECHECK)
-        self._leave(bot.peers)
-
-    def _peers_for(self, queues: frozenset[int]) -> WaitingBots:
-        peers = self._peer_sets.get(queues)
-        if peers is None:
-            with self._lock:
-                peers = self._peer_sets[queues] = WaitingBots(queues)
-                for queue in queues:
-                    self._peers_by_queue[queue][peers] = None
-        return peers
-
-    def _move_to(self, bot: ConnectedBot, peers: WaitingBots) -> None:
-        before = bot.peers
-        if before is peers:
-            return
-        with self._lock:  # both at once, or reserve would look for the bot among its former peers
-            if bot in before.waiting:
-                del before.waiting[bot]
-                peers.waiting[bot] = None
-            bot.peers = peers
-        peers.num_connected += 1
-        self._leave(before)
-
-    def _leave(self, peers: WaitingBots) -> None:
-        """Count a bot out; drop empty peers, or every bot with a queue of its own would leave some behind."""
-        peers.num_connected -= 1
-        if peers.num_connected == 0:
-            with self._lock:
-                self._peer_sets.pop(peers.queues, None)
-                for queue in peers.queues:
-                    self._peers_by_queue[queue].pop(peers, None)
-                    if not self._peers_by_queue[queue]:
-                        del self._peers_by_queue[queue]
+        self.queues.leave(bot.peers)
 
     # ------------------------------------------------------------ held polls
 
@@ -159,8 +137,8 @@ class WaitHub:
         *,
         nonce: int,
         n: int,
+        accepts: Accepts = Accepts.ANY,
         holds: Sequence[int] = (),
-        functions_only: bool = False,
     ) -> Wakeup:
         """Hold a bot's poll until there is something for it, or time is up.
 
@@ -174,7 +152,7 @@ class WaitHub:
         self.num_waiting += 1
         for task_id in holds:
             self._polls_by_held_task.setdefault(task_id, set()).add((bot, future))
-        self._attach_poll(bot, future, (nonce, n, functions_only))
+        self._attach_poll(bot, future, ClaimRequest(nonce, n, accepts))
         try:
             return await future
         finally:
@@ -184,17 +162,15 @@ class WaitHub:
             for task_id in holds:
                 discard(self._polls_by_held_task, task_id, (bot, future))
 
-    def _attach_poll(
-        self, bot: ConnectedBot, future: asyncio.Future[Wakeup], claim_request: tuple[int, int, bool]
-    ) -> None:
+    def _attach_poll(self, bot: ConnectedBot, future: asyncio.Future[Wakeup], claim_request: ClaimRequest) -> None:
         with self._lock:
             before, bot.future = bot.future, future
             if not bot.reserved:
                 self._last_wait_number += 1
+                bot.peers.discard(bot)
                 bot.wait_number, bot.claim_request = self._last_wait_number, claim_request
-                bot.peers.waiting.pop(bot, None)
-                if claim_request[1] > 0:
-                    bot.peers.waiting[bot] = None
+                if claim_request.n > 0:
+                    bot.peers.add(bot)
         if before is not None and not before.done():
             before.set_result(TIMED_OUT)
 
@@ -202,7 +178,7 @@ class WaitHub:
         with self._lock:
             if bot.future is future:
                 bot.future = None
-                bot.peers.waiting.pop(bot, None)
+                bot.peers.discard(bot)
 
     def _on_timeout(self, bot: ConnectedBot, future: asyncio.Future[Wakeup]) -> None:
         if bot.future is future and not bot.reserved and not future.done():
@@ -214,27 +190,33 @@ class WaitHub:
             future = bot.future
             if future is None or future.done() or bot.reserved:
                 return
-            bot.peers.waiting.pop(bot, None)
+            bot.peers.discard(bot)
         future.set_result(wakeup)
 
+    def end_abandoned(self, bot: ConnectedBot, nonce: int) -> None:
+        """End a held poll that is older than a request of the bot with this nonce: nobody reads its answer."""
+        if bot.future is not None and bot.claim_request.nonce < nonce:
+            self._end_poll(bot, TIMED_OUT)
+
     def num_waiting_for(self, queue: int) -> int:
-        """The number of waiting bots that serve a queue."""
-        return sum(len(peers.waiting) for peers in self._peers_by_queue.get(queue, ()))
+        """The number of waiting bots that would take a task of a queue."""
+        return self.queues.num_waiting(queue)
 
-    def waiting_peers(self, bot: ConnectedBot) -> int:
-        """The number of waiting bots that serve the same queues as this one."""
-        return len(bot.peers.waiting)
+    def waiting_peers(self, bot: ConnectedBot, accepts: Accepts) -> int:
+        """The number of waiting bots that could take tasks of a claim of this bot, and serve the same queues."""
+        return bot.peers.count_rivals(accepts)
 
-    def wake(self, queue: int, n: int = 1, *, forward_count: int = 0) -> int:
-        """Wake up to n waiting bots of a queue, longest waiting first; returns how many."""
+    def wake(self, queue: int, n: int = 1, *, forward_count: int = 0, addresses: frozenset[str] = frozenset()) -> int:
+        """Wake up to n waiting bots of a queue, those at the addresses first, longest waiting first; how many."""
         wakeup = Wakeup(WakeReason.WORK, queue, forward_count)
+        addresses |= self._addresses_of_new_queues.pop(queue, frozenset())
         num_woken = 0
         while num_woken < n:
             with self._lock:
-                bot = self._longest_waiting(queue)
+                bot = self.queues.next_waiting(queue, addresses)
                 if bot is None:
                     break
-                del bot.peers.waiting[bot]
+                bot.peers.discard(bot)
             future = bot.future
             if future is not None and not future.done():
                 future.set_result(wakeup)
@@ -244,10 +226,6 @@ class WaitHub:
             self._unclaimed_work[queue] = self._work_seq
         return num_woken
 
-    def _longest_waiting(self, queue: int) -> ConnectedBot | None:
-        firsts = [next(iter(peers.waiting)) for peers in self._peers_by_queue.get(queue, ()) if peers.waiting]
-        return min(firsts, key=_wait_number, default=None)
-
     # ------------------------------------------------------------ tasks for which no bot waited
 
     @property
@@ -255,53 +233,50 @@ class WaitHub:
         """Grows when tasks come for which no bot waits. Read it before a claim, for ``mark_empty`` after it."""
         return self._work_seq
 
-    def may_have_work(self, bot: ConnectedBot, *, since: int = 0) -> bool:
-        """Whether one of the bot's queues may have tasks, so that a claim is worth a transaction.
+    def may_have_work(self, bot: ConnectedBot, accepts: Accepts = Accepts.ANY) -> bool:
+        """Whether a claim is worth a transaction: one of the bot's queues may have tasks that it accepts."""
+        work = self._unclaimed_work
+        return bool(work) and not work.keys().isdisjoint(self.queues.accepted(bot, accepts))
 
-        ``since``: only tasks that came after this ``work_seq``.
-        """
-        work, queues = self._unclaimed_work, bot.peers.queues
-        if not work or work.keys().isdisjoint(queues):
-            return False
-        return not since or any(seq > since for queue, seq in work.items() if queue in queues)
-
-    def mark_empty(self, bot: ConnectedBot, work_seq: int) -> None:
-        """A bot found its queues empty. Tasks that came after ``work_seq`` still count."""
-        work, queues = self._unclaimed_work, bot.peers.queues
-        for queue in [queue for queue, seq in work.items() if queue in queues and seq <= work_seq]:
+    def mark_empty(self, bot: ConnectedBot, work_seq: int, accepts: Accepts = Accepts.ANY) -> None:
+        """A claim of a bot found its queues empty. Tasks that came after ``work_seq`` still count."""
+        work = self._unclaimed_work
+        empty = [queue for queue, seq in work.items() if seq <= work_seq and self.queues.serves(bot, queue, accepts)]
+        for queue in empty:
             del work[queue]
 
     def queues_waited_for(self) -> list[int]:
-        """The queues of all waiting bots."""
-        with self._lock:
-            return sorted({queue for peers in self._peer_sets.values() if peers.waiting for queue in peers.queues})
+        """The queues whose tasks a waiting bot would take."""
+        return self.queues.waited_for()
 
-    def add_queue(self, queue: int, bot_ids: Collection[str]) -> None:
+    def add_queue(self, queue: int, bot_ids: Collection[str], *, of_functions: bool = False) -> None:
         """Record that these bots serve a queue that was not known here."""
         self._known_queues.add(queue)
+        if of_functions:
+            self.queues.add_function_queues([queue])
         extended: dict[WaitingBots, WaitingBots] = {}
         for bot_id in bot_ids:
             bot = self.bots.get(bot_id)
             if bot is not None and queue not in bot.peers.queues:
                 peers = bot.peers
                 if peers not in extended:
-                    extended[peers] = self._peers_for(peers.queues | {queue})
-                self._move_to(bot, extended[peers])
+                    extended[peers] = self.queues.peers_for(peers.queues | {queue})
+                self.queues.move(bot, extended[peers])
 
     # ------------------------------------------------------------ direct assignment
 
-    def reserve(self, queue: int, n: int) -> list[ConnectedBot]:
-        """Reserve up to n waiting bots, to claim for them in the caller's transaction.
+    def reserve(self, queue: int, n: int, addresses: frozenset[str] = frozenset()) -> list[ConnectedBot]:
+        """Reserve up to n waiting bots, those at the addresses first, to claim for them in the caller's transaction.
 
         Neither a timeout nor a wakeup ends their polls until ``deliver_claim`` or ``cancel_reservation``.
         """
         reserved: list[ConnectedBot] = []
         with self._lock:
             while len(reserved) < n:
-                bot = self._longest_waiting(queue)
+                bot = self.queues.next_waiting(queue, addresses)
                 if bot is None:
                     break
-                del bot.peers.waiting[bot]
+                bot.peers.discard(bot)
                 if bot.future is not None and not bot.future.done():
                     bot.reserved = True
                     reserved.append(bot)
@@ -326,16 +301,18 @@ class WaitHub:
     def notify_commit(self, effects: CommitEffects) -> None:
         """Wake the bots and clients that wait for what was committed, here or on another server."""
         for queue, n in effects.enqueued.items():
-            self.notify_work(queue, n)
+            self.notify_work(queue, n, effects.addresses_of(queue) if effects.localities else frozenset())
         if effects.events and (self._task_ends.waiters or self._polls_by_held_task or self._updates.waiters):
             self._notify_tasks(effects.events)
 
-    def notify_work(self, queue: int, n: int) -> None:
-        """Wake bots for n tasks of a queue."""
+    def notify_work(self, queue: int, n: int, addresses: frozenset[str] = frozenset()) -> None:
+        """Wake bots for n tasks of a queue; those at the addresses first."""
         if queue in self._known_queues or self.on_new_queue is None:
-            self.wake(queue, n)
-        else:
-            self.on_new_queue(queue, n)
+            self.wake(queue, n, addresses=addresses)
+            return
+        if addresses:
+            self._addresses_of_new_queues[queue] = addresses
+        self.on_new_queue(queue, n)
 
     def _notify_tasks(self, events: Iterable[tuple[Any, ...]]) -> None:
         for subject, _, _, _, state, body in events:
@@ -380,7 +357,3 @@ class WaitHub:
             self._end_poll(bot, TIMED_OUT)
         self._task_ends.close()
         self._updates.close()
-
-
-def _wait_number(bot: ConnectedBot) -> int:
-    return bot.wait_number

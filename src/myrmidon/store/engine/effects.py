@@ -24,6 +24,12 @@ class CommitEffects(Struct):
     """How many rows of task_to_run each queue got."""
     events: list[tuple[Any, ...]] = []
     """The rows that were written to the outbox: subject, seq, at, kind, state, body."""
+    localities: dict[int, tuple[int, frozenset[str]]] = {}
+    """Of tasks that became ready and read shared values: the queue, and the addresses where that data is."""
+
+    def addresses_of(self, queue: int) -> frozenset[str]:
+        """Where the data is that new tasks of a queue read."""
+        return frozenset().union(*(addresses for near, addresses in self.localities.values() if near == queue))
 
 
 def collect_effects(fn: Callable[[Tx], T]) -> Callable[[Tx], tuple[T, CommitEffects]]:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from math import inf
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
+from time import perf_counter
 from typing import Any, Generic, TypeVar
 
 from myrmidon.model.errors import StoreError, StoreUnavailable
@@ -21,7 +23,12 @@ from myrmidon.store.engine.db import Db, Tx
 T = TypeVar("T")
 
 MAX_GROUP_SIZE = 256
-"""Bounds how long the first write of a group waits for the last."""
+GROUP_S = 0.003
+"""A group that has taken longer is committed, and its other writes begin the next one.
+
+So a small write waits for the large ones before it, but not for those behind it. Where a commit takes long, a group may
+take twice as long as the last commit: else the disk would set the pace of short writes.
+"""
 
 
 class Write(Generic[T]):
@@ -64,6 +71,8 @@ class GroupCommit:
         self._inline = inline
         self._on_commit = on_commit
         self._waiting: SimpleQueue[Write[Any] | None] = SimpleQueue()
+        self._deferred: list[Write[Any]] = []
+        self._commit_s = 0.0
         self._lock = Lock()
         self._closed = False
         self._thread = Thread(target=self._run, name="writer", daemon=True)
@@ -111,41 +120,53 @@ class GroupCommit:
 
     def _next_group(self) -> tuple[list[Write[Any]], bool]:
         """Wait for a write, and take all others that are queued; False after the last group."""
-        write = self._waiting.get()
-        group: list[Write[Any]] = []
-        while write is not None:
+        group, self._deferred = self._deferred, []
+        while len(group) < MAX_GROUP_SIZE:
+            try:
+                write = self._waiting.get(block=not group)
+            except Empty:
+                break
+            if write is None:
+                if not group:
+                    return group, False
+                self._waiting.put(None)  # nothing is queued behind it, but the group may leave writes for a further one
+                break
             if write.future.set_running_or_notify_cancel():
                 group.append(write)
-            if len(group) == MAX_GROUP_SIZE:
-                return group, True
-            try:
-                write = self._waiting.get_nowait()
-            except Empty:
-                return group, True
-        return group, False
+        return group, True
 
     def _commit(self, group: list[Write[Any]]) -> None:
-        if self._on_commit:
-            self._on_commit(len(group))
         if len(group) == 1:
+            self._count_commit(1)
             self._run_alone(group[0])
             return
         last: Tx | None = None
+        run = group
+        ran_at = perf_counter()
 
         def run_all(tx: Tx) -> None:
-            nonlocal last
+            nonlocal last, run, ran_at
             last = tx
-            for write in group:
-                write.run_in(tx)
+            # A further attempt runs the same writes: they may be committed already, and must find that out.
+            limit_s = max(GROUP_S, 2 * self._commit_s) if tx.attempt == 1 else inf
+            run = _run_for(limit_s, group if tx.attempt == 1 else run, tx)
+            ran_at = perf_counter()
 
         try:
             self._db.write(run_all)
         except BaseException as error:  # noqa: BLE001 - raised to the callers, not in this thread
             committed = last is not None and last.committed
-            self._fail(group, error, final=committed or not _may_succeed_alone(error))
-            return
-        for write in group:
-            write.resolve()
+            self._fail(run, error, final=committed or not _may_succeed_alone(error))
+        else:
+            self._commit_s = perf_counter() - ran_at
+            self._count_commit(len(run))
+            for write in run:
+                write.resolve()
+        self._deferred = group[len(run) :]
+
+    def _count_commit(self, num_writes: int) -> None:
+        if self._on_commit:
+            self._on_commit(num_writes)
 
     def _fail(self, group: list[Write[Any]], error: BaseException, *, final: bool) -> None:
         for write in group:
@@ -161,6 +182,16 @@ class GroupCommit:
             write.future.set_exception(error)
         else:
             write.future.set_result(result)
+
+
+def _run_for(seconds: float, writes: list[Write[Any]], tx: Tx) -> list[Write[Any]]:
+    """Run writes until this time is over; those that were run."""
+    until = perf_counter() + seconds
+    for number, write in enumerate(writes, 1):
+        write.run_in(tx)
+        if perf_counter() > until:
+            return writes[:number]
+    return writes
 
 
 def _may_succeed_alone(error: BaseException) -> bool:

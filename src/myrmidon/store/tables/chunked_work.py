@@ -12,8 +12,10 @@ from myrmidon.model.ids import Micros
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.sql import Insert
 
-CHUNK = 1000
-"""Rows that one transaction changes."""
+WHOLE = 1000
+"""Rows that a caller's transaction changes at most. What is more becomes chunked work."""
+CHUNK = 200
+"""Rows that one transaction of chunked work changes. On SQLite everybody else waits for it, so it is short."""
 
 FEED = "feed"
 START = "start"
@@ -54,7 +56,10 @@ def insert(tx: Tx, drains: Sequence[ChunkedWork]) -> None:
 PENDING = f"SELECT {_COLUMNS} FROM chunked_work WHERE id > :after ORDER BY id LIMIT :n"
 LOCK = f"SELECT {_COLUMNS} FROM chunked_work WHERE id = :id {{for_update}}"
 ADVANCE = "UPDATE chunked_work SET position = :position, args = :args WHERE id = :id"
-FINISH = "DELETE FROM chunked_work WHERE id = :id"
+FINISH = "DELETE FROM chunked_work WHERE id {in:ids}"
+LOCK_OF_JOB = f"""
+    SELECT {_COLUMNS} FROM chunked_work WHERE job_id = :job AND kind = :kind ORDER BY id LIMIT :n {{for_update}}
+"""
 OF_KIND = "SELECT COUNT(*) FROM chunked_work WHERE kind = :kind AND subject = :subject"
 
 
@@ -69,12 +74,17 @@ def lock(tx: Tx, drain_id: int) -> ChunkedWork | None:
     return ChunkedWork(*row) if row else None
 
 
+def lock_of_job(tx: Tx, kind: str, job_id: int, n: int) -> list[ChunkedWork]:
+    """Lock the first n unfinished pieces of work of a kind for a job, which is locked."""
+    return [ChunkedWork(*row) for row in tx.all(LOCK_OF_JOB, kind=kind, job=job_id, n=n)]
+
+
 def advance(tx: Tx, drain: ChunkedWork) -> None:
     tx.run(ADVANCE, id=drain.id, position=drain.position, args=drain.args)
 
 
-def finish(tx: Tx, drain: ChunkedWork) -> None:
-    tx.run(FINISH, id=drain.id)
+def finish(tx: Tx, drains: Sequence[ChunkedWork]) -> None:
+    tx.run(FINISH, ids=[drain.id for drain in drains])
 
 
 def exists(tx: Tx, kind: str, subject: int) -> bool:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from myrmidon.model.ids import Micros
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.sql import Insert
@@ -14,8 +16,17 @@ def insert(tx: Tx, rows: Sequence[tuple[str, int, int, Micros]]) -> None:
     tx.insert_new(_ROWS, rows)
 
 
+class Found(Struct, frozen=True, gc=False):
+    """A result that can be taken over."""
+
+    task_id: int
+    run: int
+    cost_usd: float
+    job_id: int | None
+
+
 FIND = """
-    SELECT d.dedupe_key, d.task_id, r.run, r.cost_usd
+    SELECT d.dedupe_key, d.task_id, r.run, r.cost_usd, t.job_id
       FROM dedupe_sources d JOIN task_results t ON t.id = d.task_id AND t.state = 'SUCCEEDED'
       JOIN task_runs r ON r.task_id = t.id AND r.run = t.instance_id
      WHERE d.dedupe_key {in_text:keys} AND d.created_at > :since
@@ -23,9 +34,12 @@ FIND = """
 """
 
 
-def find(tx: Tx, keys: Sequence[str], since: Micros) -> dict[str, tuple[int, int, float]]:
-    """The newest succeeded task of each key: task, run, cost. A task that is being rerun is not found."""
-    return {row[0]: (row[1], row[2], row[3]) for row in tx.all(FIND, keys=keys, since=since)}
+def find(tx: Tx, keys: Sequence[str], since: Micros) -> dict[str, list[Found]]:
+    """The succeeded tasks of each key, the newest last. A task that is being rerun is not found."""
+    found: dict[str, list[Found]] = {}
+    for row in tx.all(FIND, keys=keys, since=since):
+        found.setdefault(row[0], []).append(Found(*row[1:]))
+    return found
 
 
 DELETE = "DELETE FROM dedupe_sources WHERE task_id {in:ids}"

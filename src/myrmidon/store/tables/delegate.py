@@ -32,6 +32,18 @@ def delegated_by(tx: Tx, delegate: int) -> list[int]:
     return [row[0] for row in tx.all(DELEGATED_BY, delegate=delegate)]
 
 
+DELEGATED_BY_EACH = "SELECT delegate, task_id FROM task_delegates WHERE delegate {in:ids}"
+
+
+def delegators(tx: Tx, task_ids: Sequence[int]) -> dict[int, int]:
+    """For those of the tasks that are delegates, the task for which the first of them was added."""
+    found = tx.all(DELEGATED_BY_EACH, ids=task_ids) if task_ids else []
+    if not found:
+        return {}
+    delegates = {row[0] for row in tx.all(DELEGATED_BY_EACH, ids=sorted({row[1] for row in found}))}
+    return {delegate: task_id for delegate, task_id in found if task_id not in delegates}
+
+
 DELETES = (
     "DELETE FROM task_delegates WHERE task_id {in:ids}",
     "DELETE FROM task_delegates WHERE delegate {in:ids}",

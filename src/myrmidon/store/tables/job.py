@@ -20,7 +20,8 @@ class Job(Struct):
     """A submitted graph.
 
     ``num_active`` counts tasks that are READY, RUNNING or held, ``num_chunked_work`` the unfinished chunked work that
-    may still change tasks. The job cannot end while either is above zero.
+    may still change tasks. The job cannot end while either is above zero. ``revision`` counts the jobs that had its
+    external id, itself included.
     """
 
     id: int
@@ -48,6 +49,7 @@ class Job(Struct):
     num_chunked_work: int
     tags: str
     metadata: str
+    revision: int = 1
 
     @property
     def view(self) -> str:
@@ -145,11 +147,32 @@ def by_external(tx: Tx, resource_group_id: int, external_id: str) -> int | None:
     return row[0] if row else None
 
 
+NAME = "UPDATE jobs SET external_id = :external_id, revision = :revision WHERE id = :id"
+
+
+def name(tx: Tx, job: Job, external_id: str, revision: int) -> None:
+    """Give a locked job an external id that no other job has."""
+    tx.run(NAME, id=job.id, external_id=external_id, revision=revision)
+    job.external_id, job.revision = external_id, revision
+
+
 OF_GROUP = "SELECT id FROM jobs WHERE resource_group_id = :resource_group LIMIT :n"
 
 
 def of_group(tx: Tx, resource_group_id: int, n: int) -> list[int]:
     return [row[0] for row in tx.all(OF_GROUP, resource_group=resource_group_id, n=n)]
+
+
+LIVE_OF_GROUP = """
+    SELECT id FROM jobs
+     WHERE resource_group_id = :resource_group AND state IN ('RUNNING', 'PENDING_RETRY') AND id > :after
+     ORDER BY id LIMIT :n
+"""
+
+
+def live_of_group(tx: Tx, resource_group_id: int, *, after: int, n: int) -> list[int]:
+    """Jobs of the group that have not ended, by id; those that are not completely stored too."""
+    return [row[0] for row in tx.all(LIVE_OF_GROUP, resource_group=resource_group_id, after=after, n=n)]
 
 
 # ---------------------------------------------------------------- labels

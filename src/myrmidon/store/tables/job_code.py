@@ -1,4 +1,4 @@
-"""The code that the functions of a job need, by digest, and the code that replaces it since a rerun."""
+"""The code and the environments that the functions of a job need, by digest, and what replaces them since a rerun."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

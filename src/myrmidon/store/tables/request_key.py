@@ -24,6 +24,22 @@ def read(tx: Tx, resource_group_id: int, request_keys: Sequence[str]) -> dict[st
     return {row[0]: (row[1], row[2]) for row in found}
 
 
+BODIES = "SELECT body_hash FROM request_keys WHERE subject = :subject"
+
+
+def bodies(tx: Tx, subject: int) -> set[str]:
+    """The digests of the bodies that were answered with this task or job."""
+    return {row[0] for row in tx.all(BODIES, subject=subject)}
+
+
+DELETE = "DELETE FROM request_keys WHERE resource_group_id = :resource_group AND request_key = :request_key"
+
+
+def delete(tx: Tx, resource_group_id: int, request_key: str) -> None:
+    """Free a key, because what it has created gives up its name."""
+    tx.run(DELETE, resource_group=resource_group_id, request_key=request_key)
+
+
 def insert(tx: Tx, rows: Sequence[tuple[int, str, str, int, Micros]]) -> int:
     """Store request keys; how many were stored: those that exist already are left as they are."""
     return tx.insert_new(_ROWS, rows)
@@ -37,6 +53,16 @@ def for_number(number: int) -> int:
 def number_of(subject: int) -> int:
     """The inverse of for_number; 0 for a subject that stores no number."""
     return max(0, -1 - subject)
+
+
+SET_SUBJECT = """
+    UPDATE request_keys SET subject = :subject WHERE resource_group_id = :resource_group AND request_key = :request_key
+"""
+
+
+def set_subject(tx: Tx, resource_group_id: int, request_key: str, subject: int) -> None:
+    """Store the answer of a call whose key was stored before it was known."""
+    tx.run(SET_SUBJECT, resource_group=resource_group_id, request_key=request_key, subject=subject)
 
 
 DELETE_OLD = "DELETE FROM request_keys WHERE subject <= :none AND created_at < :before"

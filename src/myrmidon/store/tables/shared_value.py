@@ -4,7 +4,7 @@ A shared value exists exactly while something references it. Its row is locked b
 later of two simultaneous unrefs sees that it is the last.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from myrmidon.model.ids import Micros
 from myrmidon.model.task_request import Payload
@@ -91,6 +91,7 @@ UNREFERENCED = """
 """
 DELETE = "DELETE FROM shared_values WHERE id {in:ids}"
 DELETE_LOCALITIES = "DELETE FROM shared_value_localities WHERE id {in:ids}"
+DELETE_KEYS = "DELETE FROM request_keys WHERE subject {in:ids}"
 
 
 def unref_by_group(tx: Tx, ids: Sequence[int], group_id: int) -> int:
@@ -106,6 +107,7 @@ def delete_unreferenced(tx: Tx, ids: Sequence[int]) -> list[int]:
     unreferenced = [row[0] for row in tx.all(UNREFERENCED, ids=ids)]
     if unreferenced:
         tx.run(DELETE_LOCALITIES, ids=unreferenced)
+        tx.run(DELETE_KEYS, ids=unreferenced)
         tx.run(DELETE, ids=unreferenced)
     return unreferenced
 
@@ -137,3 +139,18 @@ def localities(tx: Tx, ids: Sequence[int]) -> dict[int, list[str]]:
 def local_tasks(tx: Tx, task_ids: Sequence[int], address: str) -> set[int]:
     """Those of the tasks that read a shared value whose data is at this address."""
     return {row[0] for row in tx.all(LOCAL_TASKS, ids=task_ids, address=address)}
+
+
+ADDRESSES_OF_TASKS = """
+    SELECT DISTINCT i.task_id, l.address FROM task_inputs i JOIN shared_value_localities l ON l.id = i.shared_value_id
+     WHERE i.task_id {in:ids} AND i.type = 'SHARED_VALUE'
+"""
+
+
+def record_localities(tx: Tx, queues: Mapping[int, int]) -> None:
+    """Record in ``tx.effects`` where the data of tasks is that were put into these queues, by task."""
+    found: dict[int, set[str]] = {}
+    for task_id, address in tx.all(ADDRESSES_OF_TASKS, ids=sorted(queues)):
+        found.setdefault(task_id, set()).add(address)
+    for task_id, addresses in found.items():
+        tx.effects.localities[task_id] = queues[task_id], frozenset(addresses)

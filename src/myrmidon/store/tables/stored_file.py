@@ -38,6 +38,20 @@ def renew(tx: Tx, digests: Sequence[str], group_id: int, *, now: Micros) -> dict
     return {row[0]: row[1] for row in tx.all(SIZES, digests=digests, owner=group_id)}
 
 
+def sizes(tx: Tx, digests: Sequence[str], group_id: int) -> dict[str, int]:
+    """The sizes of those of the files that the group has."""
+    return dict(tx.all(SIZES, digests=digests, owner=group_id))
+
+
+BYTES_OF_GROUP = "SELECT SUM(size) FROM stored_files WHERE resource_group_id = :owner"
+
+
+def bytes_of_group(tx: Tx, group_id: int) -> int:
+    """The sum of the sizes of all files of a group."""
+    row = tx.one(BYTES_OF_GROUP, owner=group_id)
+    return int(row[0] or 0) if row else 0
+
+
 RENEW_FOR_ALL = "UPDATE stored_files SET used_at = :now WHERE digest {in_text:digests} AND used_at < :before"
 KNOWN = "SELECT DISTINCT digest FROM stored_files WHERE digest {in_text:digests}"
 

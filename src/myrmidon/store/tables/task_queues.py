@@ -1,8 +1,9 @@
 """Queues, and which bots serve them.
 
-A queue holds the ready tasks of one resource group that require exactly the same dimensions. Bots and queues are
-matched when either side is new or has changed, not when a bot looks for work. Both sides lock the pool first
-(pool_order.lock_pools), so that of a new bot and a new queue at least one sees the other.
+A queue holds the ready tasks of one resource group that require exactly the same dimensions; functions and commands
+have queues of their own, because a bot often can take only one of both kinds. Bots and queues are matched when either
+side is new or has changed, not when a bot looks for work. Both sides lock the pool first (pool_order.lock_pools), so
+that of a new bot and a new queue at least one sees the other.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,13 +12,14 @@ from msgspec import Struct
 
 from myrmidon.model import dimensions
 from myrmidon.model.ids import Micros
+from myrmidon.model.task_to_run import OF_FUNCTIONS
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.sql import Insert
 from myrmidon.store.tables import shared_numbers
 
 
 class Queue(Struct, frozen=True):
-    """One queue, with the dimensions that its tasks require as canonical text."""
+    """One queue, with the dimensions that its tasks require as canonical text. ``shared``: bits of ``Head.shared``."""
 
     id: int
     hash: str
@@ -27,6 +29,10 @@ class Queue(Struct, frozen=True):
     dimensions: str
     used_at: Micros
     shared: int = 0
+
+    @property
+    def of_functions(self) -> bool:
+        return bool(self.shared & OF_FUNCTIONS)
 
 
 _COLUMNS = "id, hash, probe, resource_group_id, pool, dimensions, used_at, shared"
@@ -45,7 +51,7 @@ def find(tx: Tx, resource_group_id: int, hashes: Sequence[str]) -> list[Queue]:
 def insert(tx: Tx, queue: Queue) -> bool:
     """Add a queue; False when another server has just added it."""
     q = queue
-    row = (q.id, q.hash, q.probe, q.resource_group_id, q.pool, q.dimensions, 0, q.used_at, q.used_at)
+    row = (q.id, q.hash, q.probe, q.resource_group_id, q.pool, q.dimensions, q.shared, q.used_at, q.used_at)
     return tx.insert_new(_QUEUES, [row]) == 1
 
 
@@ -167,6 +173,16 @@ def only_bot(bot_id: str) -> str:
 
 def queues_of_bot(tx: Tx, bot_id: str) -> list[int]:
     return sorted(row[0] for row in tx.all(MATCHED, bot=bot_id))
+
+
+KINDS = """
+    SELECT d.id, d.shared FROM bot_task_dimensions m JOIN task_dimensions d ON d.id = m.queue WHERE m.bot_id = :bot
+"""
+
+
+def kinds_of_queues(tx: Tx, bot_id: str) -> dict[int, bool]:
+    """The queues that a bot serves, and whether each holds functions."""
+    return {queue: bool(shared & OF_FUNCTIONS) for queue, shared in tx.all(KINDS, bot=bot_id)}
 
 
 # EXISTS stops at the first bot that is alive and accepts tasks.

@@ -46,6 +46,9 @@ class RequestRow(Struct, frozen=True, gc=False):
     memory_mb: int | None = None
     num_inputs: int = 0
     num_outputs: int = 0
+    identity: str | None = None
+    resume_scope: str | None = None
+    environment: str | None = None
 
 
 class SliceRow(Struct, frozen=True, gc=False):
@@ -115,12 +118,18 @@ class RunPolicy(Struct, frozen=True, gc=False):
     max_num_retries: int
     max_num_instances: int
     timeout: Micros | None
+    resume_scope: str | None
     idempotent: int
+
+    @property
+    def offers_result(self) -> bool:
+        """Whether an equal later task may take over the result."""
+        return bool(self.idempotent) or self.resume_scope is not None
 
 
 RUN_POLICIES = """
     SELECT r.id, r.num_outputs, r.retries, r.max_num_retries, r.max_num_instances, r.timeout,
-           (SELECT MAX(s.idempotent) FROM task_slices s WHERE s.task_id = r.id)
+           r.resume_scope, (SELECT MAX(s.idempotent) FROM task_slices s WHERE s.task_id = r.id)
       FROM task_requests r WHERE r.id {in:ids}
 """
 
@@ -143,8 +152,16 @@ SET_PRIORITY = "UPDATE task_requests SET priority = :priority WHERE id {in:ids}"
 
 
 def set_priority(tx: Tx, ids: Sequence[int], priority: int) -> None:
-    """Change the priority of locked tasks; the only field of a request that can change."""
+    """Change the priority of locked tasks; no other field that users give can change."""
     tx.run(SET_PRIORITY, ids=ids, priority=priority)
+
+
+CLEAR_SCOPE = "UPDATE task_requests SET resume_scope = NULL WHERE id = :id AND resume_scope IS NOT NULL"
+
+
+def clear_resume_scope(tx: Tx, task_id: int) -> None:
+    """Keep the result of a task from answering others: it is more than its outputs."""
+    tx.run(CLEAR_SCOPE, id=task_id)
 
 
 class Work(Struct, frozen=True, gc=False):
@@ -172,12 +189,13 @@ class Work(Struct, frozen=True, gc=False):
     memory_mb: int | None
     num_inputs: int
     num_outputs: int
+    environment: str | None
 
 
 WORK = """
     SELECT r.id, r.name, r.package_name, r.func_name, r.language, r.user_name, r.priority, r.service_account,
            r.parent_task_id, r.retries, r.lease, r.deadline_at, s.slice, s.queue, s.properties, r.metadata,
-           r.job_id, r.code, r.signature, r.memory_mb, r.num_inputs, r.num_outputs
+           r.job_id, r.code, r.signature, r.memory_mb, r.num_inputs, r.num_outputs, r.environment
       FROM task_requests r JOIN task_slices s ON s.task_id = r.id
      WHERE r.id {in:ids}
 """

@@ -269,6 +269,16 @@ UNFINISHED_OF_GROUP = """
     SELECT r.id FROM task_requests q JOIN task_results r ON r.id = q.id
      WHERE q.resource_group_id = :resource_group AND r.state IN ('WAITING', 'READY', 'RUNNING') LIMIT 1
 """
+UNFINISHED_AFTER = """
+    SELECT r.id FROM task_requests q JOIN task_results r ON r.id = q.id
+     WHERE q.resource_group_id = :resource_group AND r.state IN ('WAITING', 'READY', 'RUNNING') AND r.id > :after
+     ORDER BY r.id LIMIT :n
+"""
+
+
+def unfinished_after(tx: Tx, resource_group_id: int, *, after: int, n: int) -> list[int]:
+    """Tasks of the group that have not ended, by id."""
+    return [row[0] for row in tx.all(UNFINISHED_AFTER, resource_group=resource_group_id, after=after, n=n)]
 
 
 def unfinished_of_group(tx: Tx, resource_group_id: int) -> int | None:

@@ -97,13 +97,17 @@ def save(tx: Tx, runs: Sequence[TaskRun], now: Micros) -> None:
 
 
 _PROGRESS = RowUpdate(
-    "task_runs", key="task_id, run", sets="progress", where="ended_at IS NULL", types="bigint, int, double"
+    "task_runs",
+    key="task_id, run",
+    sets="progress, modified_at",
+    where="ended_at IS NULL",
+    types="bigint, int, double, bigint",
 )
 
 
-def set_progress(tx: Tx, rows: Sequence[tuple[int, int, float]]) -> None:
+def set_progress(tx: Tx, rows: Sequence[tuple[int, int, float]], *, now: Micros) -> None:
     """Set how far live runs have come (task, run, 0 to 1); runs that have ended keep what they had."""
-    tx.update_rows(_PROGRESS, rows)
+    tx.update_rows(_PROGRESS, [(*row, now) for row in rows])
 
 
 COUNT_BY_GROUP = """
@@ -114,6 +118,14 @@ COUNT_BY_GROUP = """
 def count_by_group(tx: Tx) -> dict[int, int]:
     """The number of live runs of each resource group."""
     return dict(tx.all(COUNT_BY_GROUP))
+
+
+LIVE_OF_GROUP = "SELECT task_id FROM task_runs WHERE due_at IS NOT NULL AND resource_group_id = :owner LIMIT 1"
+
+
+def any_live_of_group(tx: Tx, resource_group_id: int) -> bool:
+    """Whether a run of the group has not ended."""
+    return tx.one(LIVE_OF_GROUP, owner=resource_group_id) is not None
 
 
 _STATS = Insert(

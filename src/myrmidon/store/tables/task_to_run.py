@@ -43,17 +43,14 @@ def heads(tx: Tx, bot_id: str) -> list[Head]:
 
 FIRST = f"""
     SELECT {_COLUMNS} FROM task_to_run
-     WHERE queue = :queue AND expires_at > :now AND (avoid_bot IS NULL OR avoid_bot <> :bot) AND shared >= :least
+     WHERE queue = :queue AND expires_at > :now AND (avoid_bot IS NULL OR avoid_bot <> :bot)
      ORDER BY task_rank, task_id LIMIT :n
 """
 
 
-def first(tx: Tx, queue: int, n: int, *, bot_id: str, now: Micros, least: int = 0) -> list[TaskToRun]:
-    """The first n rows of one queue that this bot may take. Reads without locks: they may be gone already.
-
-    ``least``: IS_FUNCTION for functions only.
-    """
-    return [TaskToRun(*row) for row in tx.all(FIRST, queue=queue, n=n, bot=bot_id, now=now, least=least)]
+def first(tx: Tx, queue: int, n: int, *, bot_id: str, now: Micros) -> list[TaskToRun]:
+    """The first n rows of one queue that this bot may take. Reads without locks: they may be gone already."""
+    return [TaskToRun(*row) for row in tx.all(FIRST, queue=queue, n=n, bot=bot_id, now=now)]
 
 
 def _several(size: int) -> str:
@@ -61,7 +58,6 @@ def _several(size: int) -> str:
     one = f"""
         SELECT * FROM (SELECT {_COLUMNS} FROM task_to_run
                         WHERE queue = :queue_N AND expires_at > :now AND (avoid_bot IS NULL OR avoid_bot <> :bot)
-                          AND shared >= :least
                         ORDER BY task_rank, task_id LIMIT :n) first_N
     """
     return " UNION ALL ".join(one.replace("_N", str(number)) for number in range(size))
@@ -71,33 +67,31 @@ SEVERAL = {size: _several(size) for size in (2, 4, 8, 16, 32)}
 _NO_QUEUE = 0
 
 
-def first_of_several(
-    tx: Tx, queues: Sequence[int], n: int, *, bot_id: str, now: Micros, least: int = 0
-) -> dict[int, list[TaskToRun]]:
+def first_of_several(tx: Tx, queues: Sequence[int], n: int, *, bot_id: str, now: Micros) -> dict[int, list[TaskToRun]]:
     """As `first`, for up to 32 queues with one statement."""
     size = next(size for size in SEVERAL if size >= len(queues))
     padded = [*queues, *([_NO_QUEUE] * (size - len(queues)))]
     params = {f"queue{number}": queue for number, queue in enumerate(padded)}
     found: dict[int, list[TaskToRun]] = {queue: [] for queue in queues}
-    for row in tx.all(SEVERAL[size], n=n, bot=bot_id, now=now, least=least, **params):
+    for row in tx.all(SEVERAL[size], n=n, bot=bot_id, now=now, **params):
         found[row[2]].append(TaskToRun(*row))
     return found
 
 
 TAKE = f"""
     SELECT {_COLUMNS} FROM task_to_run
-     WHERE queue = :queue AND expires_at > :now AND (avoid_bot IS NULL OR avoid_bot <> :bot) AND shared >= :least
+     WHERE queue = :queue AND expires_at > :now AND (avoid_bot IS NULL OR avoid_bot <> :bot)
      ORDER BY task_rank, task_id LIMIT :n {{skip_locked}}
 """
 
 
-def take(tx: Tx, queue: int, n: int, *, bot_id: str, now: Micros, least: int = 0) -> list[TaskToRun]:
+def take(tx: Tx, queue: int, n: int, *, bot_id: str, now: Micros) -> list[TaskToRun]:
     """Lock the first n rows of one queue that this bot may take; rows that others have locked are skipped.
 
     One queue per call: with ``queue IN (...)`` InnoDB locks every row that it sorts, and other bots would see an empty
     queue until the commit.
     """
-    return [TaskToRun(*row) for row in tx.all(TAKE, queue=queue, n=n, bot=bot_id, now=now, least=least)]
+    return [TaskToRun(*row) for row in tx.all(TAKE, queue=queue, n=n, bot=bot_id, now=now)]
 
 
 # No ORDER BY: a sort would make InnoDB lock more rows than it returns.

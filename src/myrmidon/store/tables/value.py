@@ -238,22 +238,23 @@ def link_output(tx: Tx, task_id: int, position: int, shared_value_id: int | None
     tx.update_rows(_LINK, [(task_id, position, shared_value_id)])
 
 
-INPUTS_OF = """
-    SELECT i.task_id, i.position FROM task_edges e JOIN task_inputs i ON i.task_id = e.child
-     WHERE e.parent = :producer AND i.value_id = :value
-"""
-PARTS_OF = """
-    SELECT p.task_id, p.position, p.part FROM task_edges e JOIN task_input_parts p ON p.task_id = e.child
-     WHERE e.parent = :producer AND p.value_id = :value
-"""
+# Children are read first, and their inputs by chunks of them. With a join instead, PostgreSQL reads all of task_inputs
+# if a producer has many children.
+CHILDREN = "SELECT child FROM task_edges WHERE parent = :producer AND child > :after ORDER BY child LIMIT :n"
+INPUTS_OF = "SELECT task_id, position FROM task_inputs WHERE task_id {in:tasks} AND value_id = :value"
+PARTS_OF = "SELECT task_id, position, part FROM task_input_parts WHERE task_id {in:tasks} AND value_id = :value"
+_CHILDREN = 200
 
 
 def link_consumers(tx: Tx, producer: int, value_id: int, shared_value_id: int | None) -> None:
     """Set the shared value in every input, and in every part of one, that reads this output of the producer."""
-    readers = tx.all(INPUTS_OF, producer=producer, value=value_id)
-    tx.update_rows(_LINK_INPUTS, [(*reader, shared_value_id) for reader in readers])
-    parts = tx.all(PARTS_OF, producer=producer, value=value_id)
-    tx.update_rows(_LINK_PARTS, [(*part, shared_value_id) for part in parts])
+    after = 0
+    while children := [row[0] for row in tx.all(CHILDREN, producer=producer, after=after, n=_CHILDREN)]:
+        readers = tx.all(INPUTS_OF, tasks=children, value=value_id)
+        tx.update_rows(_LINK_INPUTS, [(*reader, shared_value_id) for reader in readers])
+        parts = tx.all(PARTS_OF, tasks=children, value=value_id)
+        tx.update_rows(_LINK_PARTS, [(*part, shared_value_id) for part in parts])
+        after = children[-1]
 
 
 DELETES = (

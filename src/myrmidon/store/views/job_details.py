@@ -121,7 +121,10 @@ def task_counts(tx: Tx, job_id: int) -> dict[str, int]:
 
 
 class JobTaskLine(Struct, frozen=True):
-    """A task of a job. The last five fields are those of its latest or deciding run."""
+    """A task of a job. The last five fields are those of its latest or deciding run.
+
+    ``modified_at`` is the last change of either: the progress of a run does not change its task.
+    """
 
     label: str
     id: int
@@ -149,7 +152,8 @@ class JobTaskLine(Struct, frozen=True):
 
 _TASK_LINE = """l.label, t.id, l.definition_hash, t.state, t.reason, t.held, t.killing, r.priority, t.bot_id,
     r.max_num_retries, t.num_reruns, COALESCE(t.instance_id, t.run_number), t.deduped_from, t.ready_at, t.started_at,
-    t.completed_at, t.modified_at, u.exit_code, u.duration, u.progress, u.error, u.evidence"""
+    t.completed_at, CASE WHEN u.modified_at > t.modified_at THEN u.modified_at ELSE t.modified_at END,
+    u.exit_code, u.duration, u.progress, u.error, u.evidence"""
 _TASK_SOURCE = """task_labels l JOIN task_results t ON t.id = l.task_id JOIN task_requests r ON r.id = t.id
     LEFT JOIN task_runs u ON u.task_id = t.id AND u.run = COALESCE(t.instance_id, t.run_number)"""
 TASKS = f"""
@@ -159,7 +163,7 @@ TASKS = f"""
 CHANGED_TASKS = f"""
     SELECT {_TASK_LINE} FROM {_TASK_SOURCE}
      WHERE l.job_id = :job AND l.label > :after AND l.label >= :prefix AND t.state {{in_text:states}}
-       AND t.modified_at >= :since
+       AND (t.modified_at >= :since OR u.modified_at >= :since)
      ORDER BY l.label LIMIT :n
 """
 

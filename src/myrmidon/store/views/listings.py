@@ -90,7 +90,8 @@ def tasks(tx: Tx, filters: TaskFilter, *, n: int, cursor: int | None, oldest_fir
     if scan_end is None or not low < scan_end < high + oldest_first:
         return found, 0
     if filters.states and not oldest_first and _only_states_and_tags(filters):
-        return _rare_tasks(tx, filters, n=n, before=cursor)
+        rare, more = _rare_tasks(tx, filters, n=n - len(found), before=scan_end)
+        return found + rare, more
     return found, scan_end if not oldest_first else high - 1
 
 
@@ -104,8 +105,8 @@ LINES = f"""
 """
 
 
-def _rare_tasks(tx: Tx, filters: TaskFilter, *, n: int, before: int | None) -> tuple[list[TaskLine], int]:
-    """A page of tasks whose states are rare: it reads further, and passes over what the stored counts rule out."""
+def _rare_tasks(tx: Tx, filters: TaskFilter, *, n: int, before: int) -> tuple[list[TaskLine], int]:
+    """The rest of a page of tasks whose states are rare: passes over what the stored counts rule out."""
     states = [*filters.states, *([task_search.DEDUPED] if "SUCCEEDED" in filters.states else [])]
     search = task_search.TaskSearch(
         group_id=filters.group_id,
@@ -142,20 +143,22 @@ def _task_source(filters: TaskFilter) -> tuple[str, str, str, dict[str, object]]
     """The tables, the column of the id, the conditions for low < id < high, and their parameters."""
     where = [text for field, text in _CONDITIONS.items() if getattr(filters, field) not in (None, [])]
     given = {field: getattr(filters, field) for field in _CONDITIONS if getattr(filters, field) not in (None, [])}
-    source = "task_results t JOIN task_requests r ON r.id = t.id"
-    key = "t.id"
+    source, key = "task_results t JOIN task_requests r ON r.id = t.id", "t.id"
     for number, tag in enumerate(filters.tags):
         alias = f"g{number}"
         if number == 0:
-            source = f"task_tags {alias} JOIN {source.replace(' JOIN', f' ON t.id = {alias}.task_id JOIN', 1)}"
-            key = f"{alias}.task_id"
+            # CROSS JOIN makes SQLite start from the rows of the tag, which are in the order of the list.
+            source, key = f"task_tags {alias} CROSS JOIN task_results t CROSS JOIN task_requests r", f"{alias}.task_id"
+            where += [f"t.id = {alias}.task_id", "r.id = t.id"]
             where.append(f"{alias}.tag = :tag{number}")
         else:
             where.append(
                 f"EXISTS (SELECT 1 FROM task_tags {alias} WHERE {alias}.tag = :tag{number} AND {alias}.task_id = t.id)"
             )
         given[f"tag{number}"] = tag
-    return source, key, " AND ".join(["t.seq > 0", f"{key} > :low", f"{key} < :high", *where]), given
+    # PostgreSQL does not infer the bounds of one column from those of an equal one, and would read the whole table.
+    bounds = [f"{column} > :low AND {column} < :high" for column in dict.fromkeys((key, "t.id", "r.id"))]
+    return source, key, " AND ".join(["t.seq > 0", *bounds, *where]), given
 
 
 def count_tasks(tx: Tx, filters: TaskFilter) -> tuple[dict[str, int], bool]:

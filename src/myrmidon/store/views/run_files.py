@@ -1,4 +1,4 @@
-"""The files that a run needs: its large inputs, the parts of gathered inputs, and its code."""
+"""The files that a run needs: its large inputs, the parts of gathered inputs, its code and its environment."""
 
 from myrmidon.store.engine.db import Tx
 
@@ -22,7 +22,11 @@ CODE = """
     SELECT 1 FROM task_requests r JOIN job_codes c ON c.job_id = r.job_id AND c.code = r.code
      WHERE r.id = :task AND (c.code = :digest OR c.runs_as = :digest)
 """
-NEEDS = (VALUE_INPUT, CODE, VALUE_PART, SHARED_INPUT, SHARED_PART)
+ENVIRONMENT = """
+    SELECT 1 FROM task_requests r JOIN job_codes c ON c.job_id = r.job_id AND c.code = r.environment
+     WHERE r.id = :task AND (c.code = :digest OR c.runs_as = :digest)
+"""
+NEEDS = (VALUE_INPUT, CODE, ENVIRONMENT, VALUE_PART, SHARED_INPUT, SHARED_PART)
 
 
 def needs(tx: Tx, task_id: int, digest: str) -> bool:

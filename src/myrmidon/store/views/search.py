@@ -32,8 +32,10 @@ def pattern(text: str) -> str:
 FLOOR = "SELECT id FROM task_results ORDER BY id DESC LIMIT 1 OFFSET :limit"
 _TASKS = "SELECT t.id, r.name, t.state FROM task_results t JOIN task_requests r ON r.id = t.id"
 _SCOPE = "t.seq > 0 AND (:any_group = 1 OR t.resource_group_id = :resource_group)"
+# Both ids are bounded: PostgreSQL does not infer one bound from the other.
 TASKS_BY_NAME = f"""
-    {_TASKS} WHERE t.id >= :floor AND {_SCOPE} AND LOWER(r.name) LIKE :pattern ESCAPE '!' ORDER BY t.id DESC LIMIT :n
+    {_TASKS} WHERE t.id >= :floor AND r.id >= :floor AND {_SCOPE} AND LOWER(r.name) LIKE :pattern ESCAPE '!'
+     ORDER BY t.id DESC LIMIT :n
 """
 TASKS_BY_ID = f"{_TASKS} WHERE t.id >= :low AND t.id < :high AND {_SCOPE} ORDER BY t.id DESC LIMIT :n"
 _JOBS = "SELECT id, name, state FROM jobs"

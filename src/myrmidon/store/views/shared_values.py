@@ -36,11 +36,53 @@ VALUES_OF_GROUP = f"""
 """
 
 
-def page(tx: Tx, *, group_id: int | None, before: int, n: int) -> list[SharedValueLine]:
-    """The next n shared values, newest first; for a group those that it or one of its jobs references."""
+VALUES_OF_JOB = """
+    SELECT v.id, v.type, v.size, v.digest, v.created_at,
+           (SELECT COUNT(*) FROM resource_group_to_shared_value_ref g
+             WHERE g.id = v.id AND g.resource_group_id = b.resource_group_id),
+           (SELECT COUNT(*) FROM job_to_shared_value_ref f JOIN jobs j ON j.id = f.job_id
+             WHERE f.id = v.id AND j.resource_group_id = b.resource_group_id)
+      FROM job_to_shared_value_ref r JOIN shared_values v ON v.id = r.id JOIN jobs b ON b.id = r.job_id
+     WHERE r.job_id = :job AND v.id < :before ORDER BY v.id DESC LIMIT :n
+"""
+
+
+def page(tx: Tx, *, group_id: int | None, before: int, n: int, job_id: int | None = None) -> list[SharedValueLine]:
+    """The next n shared values, newest first; for a group those that it or one of its jobs references.
+
+    Of a job those that it references, with the references of its group.
+    """
     given = {"before": before, "n": n}
-    rows = tx.all(VALUES, **given) if group_id is None else tx.all(VALUES_OF_GROUP, resource_group=group_id, **given)
+    if job_id is not None:
+        rows = tx.all(VALUES_OF_JOB, job=job_id, **given)
+    elif group_id is not None:
+        rows = tx.all(VALUES_OF_GROUP, resource_group=group_id, **given)
+    else:
+        rows = tx.all(VALUES, **given)
     return [SharedValueLine(*row) for row in rows]
+
+
+def line(tx: Tx, value_id: int, group_id: int | None) -> SharedValueLine | None:
+    """One shared value, as ``page`` shows it."""
+    found = page(tx, group_id=group_id, before=value_id + 1, n=1)
+    return found[0] if found and found[0].id == value_id else None
+
+
+REFERENCING_GROUPS = """
+    SELECT resource_group_id FROM resource_group_to_shared_value_ref
+     WHERE id = :id AND (:any_group = 1 OR resource_group_id = :resource_group) ORDER BY resource_group_id LIMIT :n
+"""
+REFERENCING_JOBS = """
+    SELECT f.job_id FROM job_to_shared_value_ref f JOIN jobs j ON j.id = f.job_id
+     WHERE f.id = :id AND (:any_group = 1 OR j.resource_group_id = :resource_group) ORDER BY f.job_id LIMIT :n
+"""
+
+
+def references(tx: Tx, value_id: int, group_id: int | None, n: int) -> tuple[list[int], list[int]]:
+    """Up to n resource groups and jobs that reference a value; for a group only itself and its own jobs."""
+    given = {"id": value_id, "any_group": int(group_id is None), "resource_group": group_id or 0, "n": n}
+    groups = [row[0] for row in tx.all(REFERENCING_GROUPS, **given)]
+    return groups, [row[0] for row in tx.all(REFERENCING_JOBS, **given)]
 
 
 TOTALS = """

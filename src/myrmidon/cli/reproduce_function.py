@@ -1,0 +1,92 @@
+"""`task reproduce` of a function: its code and its inputs are fetched, and it runs here in a process of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from myrmidon.cli import exit_codes, output
+from myrmidon.cli.reproduce_environment import interpreter_for, variables_of
+
+if TYPE_CHECKING:
+    from myrmidon.cli.context import CliContext
+    from myrmidon.wire.function_calls import CallInput, CallValue, FunctionCall
+    from myrmidon.wire.tasks import TaskInfo
+
+_BUILTINS = "myrmidon.executor.builtins"
+
+
+def run_function(cli: CliContext, task: TaskInfo, folder: str | None, *, debug: bool, to_stderr: bool) -> int:
+    """Call the function of a task here; the exit code. Without ``folder`` a temporary one is used and removed."""
+    call = cli.api.function_call(task.task_id)
+    if call.language != "PYTHON" or call.package_name == _BUILTINS:
+        raise click.UsageError(f"{call.package_name}:{call.func_name} is not a function that can run here.")
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        return _run(cli, task, call, Path(folder).resolve(), debug=debug, to_stderr=to_stderr)
+    with tempfile.TemporaryDirectory(prefix="myrmidon-") as temporary:
+        return _run(cli, task, call, Path(temporary), debug=debug, to_stderr=to_stderr)
+
+
+def _run(cli: CliContext, task: TaskInfo, call: FunctionCall, root: Path, *, debug: bool, to_stderr: bool) -> int:
+    described = {
+        "package": call.package_name,
+        "function": call.func_name,
+        "signature": call.signature,
+        "code": _fetch_code(cli, task, call, root),
+        "inputs": [_fetch_input(cli, one, root) for one in call.inputs],
+    }
+    (root / "call.json").write_text(json.dumps(described))
+    work = root / "work"
+    work.mkdir(exist_ok=True)
+    output.note(f"{call.package_name}:{call.func_name}, {output.plural(len(call.inputs), 'input')}")
+    python = interpreter_for(cli, task, call, root)
+    words = [python, "-m", "myrmidon.executor.reproduce", str(root), *(["--pdb"] if debug else [])]
+    done = subprocess.run(  # noqa: S603 - running the function is the purpose
+        words, cwd=work, env=_environment(call, root), stdout=sys.stderr if to_stderr else None, check=False
+    )
+    return exit_codes.of_task("FAILED" if done.returncode else "SUCCEEDED", done.returncode)
+
+
+def _environment(call: FunctionCall, root: Path) -> dict[str, str]:
+    env = {**os.environ, "MYRMIDON_BOT_ID": "reproduce", **variables_of(root)}
+    env.pop("MYRMIDON_TASK_ID", None)
+    env.update(call.env)
+    return {name: value for name, value in env.items() if value or name not in call.env}
+
+
+def _fetch_code(cli: CliContext, task: TaskInfo, call: FunctionCall, root: Path) -> str:
+    """Unpack the code; the folder, named by its digest as on bots, or empty if the code is installed."""
+    if not call.code:
+        return ""
+    folder = root / call.code
+    with zipfile.ZipFile(io.BytesIO(cli.api.file(call.code, group=task.group))) as archive:
+        archive.extractall(folder)  # removes .. and absolute paths from names
+    return str(folder)
+
+
+def _fetch_input(cli: CliContext, given: CallInput, root: Path) -> dict[str, Any]:
+    fetched: dict[str, Any] = {"type": given.type}
+    if given.parts is None or given.size:
+        fetched["path"] = _fetch(cli, given, root)
+    if given.parts is not None:
+        fetched["parts"] = [{"type": part.type, "path": _fetch(cli, part, root)} for part in given.parts]
+    return fetched
+
+
+def _fetch(cli: CliContext, value: CallValue, root: Path) -> str:
+    if value.size is None:
+        raise click.UsageError(f"The value {value.value_id} does not exist: a task that produces it has not succeeded.")
+    path = root / f"value-{value.value_id}"
+    if not path.exists():
+        path.write_bytes(cli.api.value(value.value_id).data)
+    return str(path)

@@ -1,0 +1,121 @@
+"""Futures of single calls that are cancelled while they are being submitted."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from myrmidon.sdk.api.calls import Api
+from myrmidon.sdk.code_packages import CodePackages
+from myrmidon.sdk.function_calls import FunctionCalls, RemoteFuture
+from myrmidon.sdk.function_server import FunctionServer
+from myrmidon.sdk.transport import Transport
+from myrmidon.wire.jobs import JobSubmitted
+from myrmidon.wire.values import TaskOutcome
+from tests.deadline import HANG_S
+from tests.functions.remote_tasks import half
+
+
+class Server(FunctionServer):
+    """Takes jobs, and says that all tasks were cancelled that it was asked to cancel."""
+
+    def __init__(self) -> None:
+        super().__init__(Api(Transport("http://127.0.0.1:1", None)))
+        self.submitted: list[list[str]] = []
+        self.cancelled: list[str] = []
+        self.during_submit: Callable[[], object] = lambda: None
+        self.over = threading.Event()
+
+    def upload(self, files: Mapping[str, bytes]) -> None:
+        pass
+
+    def submit(self, document: bytes, external_id: str | None = None) -> JobSubmitted:
+        labels = list(json.loads(document)["tasks"])
+        self.submitted.append(labels)
+        self.during_submit()
+        return JobSubmitted(job_id="j", state="RUNNING", task_ids={label: f"id of {label}" for label in labels})
+
+    def results(self, task_ids: Sequence[str], wait_s: float) -> list[TaskOutcome]:
+        self.over.wait(0.01)
+        return []
+
+    def cancel(self, task_id: str) -> str:
+        self.cancelled.append(task_id)
+        return "CANCELED"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.over.set()
+
+
+@pytest.fixture
+def calls(server: Server) -> Iterator[FunctionCalls]:
+    made = FunctionCalls(server, CodePackages("installed"))
+    yield made
+    made.close()
+
+
+def submit(calls: FunctionCalls, count: int) -> list[RemoteFuture[Any]]:
+    return calls.map(half, [float(number) for number in range(count)], (), {})
+
+
+@contextmanager
+def busy(server: Server, calls: FunctionCalls) -> Iterator[None]:
+    """Another job is being submitted, so that calls of the block are not sent before its end."""
+    go, begun = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        go.wait(HANG_S)
+
+    server.during_submit = wait
+    calls.submit(half, (1.0,), {})
+    assert begun.wait(HANG_S)
+    server.during_submit = lambda: None
+    yield
+    go.set()
+    calls.close()
+    del server.submitted[0]
+
+
+def test_a_call_that_is_cancelled_before_it_is_sent_is_not_sent(server: Server, calls: FunctionCalls):
+    with busy(server, calls):
+        futures = submit(calls, 3)
+        assert futures[1].cancel()
+    assert server.submitted == [["half[0]", "half[2]"]]
+    assert futures[1].cancelled()
+
+
+def test_a_call_that_is_cancelled_while_its_job_is_submitted_is_cancelled_on_the_server(
+    server: Server, calls: FunctionCalls
+):
+    with busy(server, calls):
+        futures = submit(calls, 3)
+        server.during_submit = lambda: futures[1].cancel()
+    assert futures[1].cancelled()
+    assert server.cancelled == ["id of half[1]"]
+
+
+def test_a_call_that_is_cancelled_while_others_are_taken_out_of_the_job_is_cancelled_on_the_server(
+    server: Server, calls: FunctionCalls
+):
+    class Nodes(dict[str, Any]):
+        def pop(self, *args: Any) -> Any:
+            futures[0].cancel()  # it was looked at already
+            return super().pop(*args)
+
+    with busy(server, calls):
+        futures = submit(calls, 3)
+        batch = calls._unsent[-1]
+        batch.builder.nodes = Nodes(batch.builder.nodes)
+        assert futures[1].cancel()
+    assert server.submitted == [["half[0]", "half[2]"]]
+    assert server.cancelled == ["id of half[0]"]

@@ -19,6 +19,7 @@ from tests.live import LiveServer, live_server
 T = TypeVar("T")
 TABLE = {f"word {number}": number for number in range(500)}
 WORDS = list(TABLE)[:150]
+NUM_KILLS = 3
 
 
 @pytest.fixture
@@ -39,20 +40,19 @@ class CountingTransport(Transport):
 
 
 def while_killing(server: LiveServer, client: Client, work: Callable[[], T]) -> T:
-    """The result of some work of a client, during which the server is killed and started again at least three times.
+    """The result of some work of a client, at whose beginning the server is killed and started again a few times.
 
-    After each start the client gets an answer before the next kill. The server is started by this thread, because it
-    dies with the thread that has started it.
+    After each start the client gets an answer before the next kill. The last server stays, because work that goes on
+    between calls may need longer than one answer. The server is started by this thread, because it dies with the thread
+    that has started it.
     """
     transport = client.api.transport
     assert isinstance(transport, CountingTransport)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(work)
-        num_kills = 0
-        while num_kills < 3 or not running.done():
+        for _ in range(NUM_KILLS):
             server.kill()
             server.start()
-            num_kills += 1
             seen = transport.num_answers
             while transport.num_answers == seen and not running.done():
                 wait([running], timeout=0.05)

@@ -20,11 +20,11 @@ def test_servers_get_slots_of_their_own(db: Any, clock: Any) -> None:
     assert [s.address for s in db.read(list_servers)] == ["10.0.0.1", "10.0.0.2"]
 
 
-def test_the_slot_of_a_silent_server_is_taken_over_and_lost_to_it(db: Any, clock: Any) -> None:
+def test_a_silent_server_loses_its_slot_to_the_next_one(db: Any, clock: Any) -> None:
     silent = db.write(lambda tx: register(tx, "10.0.0.1", 8080, now=clock.now))
     clock.advance(3600)
     heir = db.write(lambda tx: register(tx, "10.0.0.2", 8080, now=clock.now))
-    assert heir.slot == silent.slot
+    assert [server.id for server in db.read(list_servers)] == [heir.id]
     assert not db.write(lambda tx: renew(tx, silent, now=clock.now))
     assert db.write(lambda tx: renew(tx, heir, now=clock.now))
 
@@ -75,6 +75,15 @@ def test_more_servers_than_slots_are_refused(sqlite_db: Any, clock: Any) -> None
         sqlite_db.write(lambda tx, n=n: register(tx, f"10.0.0.{n}", 8080, now=clock.now))
     with pytest.raises(StoreRefused):
         sqlite_db.write(lambda tx: register(tx, "10.0.1.1", 8080, now=clock.now))
+
+
+def test_a_server_that_is_the_only_one_starts_again_after_any_number_of_kills(sqlite_db: Any, clock: Any) -> None:
+    last = 0
+    for _ in range(SLOTS + 2):
+        server = sqlite_db.write(lambda tx: register(tx, "10.0.0.1", 8080, now=clock.now, is_only_server=True))
+        assert IdSource(server.slot, server.id).next(clock.now) != last
+        last = IdSource(server.slot, server.id).next(clock.now)
+    assert len(sqlite_db.read(list_servers)) == 1
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,10 @@ def _enroll(settings: Settings, db: Db, log_db: Db, *, address: str, port: int) 
     if skew > rules.max_skew:
         raise StoreRefused(f"This machine's clock is {skew / 1e6:.1f} s away from the database's; set it right.")
     db.write(partial(server_version.record, version=version("myrmidon")[:64], now=now))
-    server = db.write(lambda tx: servers.register(tx, address[:40], port, now=now, rules=rules))
+    is_only_server = db.dialect is Dialect.SQLITE  # its file is locked: see store/engine/sqlite.py
+    server = db.write(
+        lambda tx: servers.register(tx, address[:40], port, now=now, is_only_server=is_only_server, rules=rules)
+    )
     newest = db.read(task_request.newest)
     ids = IdSource(server.slot, max(server.id, newest))
     for name in named_groups(settings):

@@ -41,6 +41,15 @@ def _meant(name: str, names: Collection[str]) -> set[str]:
     return family if name not in names and family else {name}
 
 
+def measure_each(bars: Sequence[Bar], sizes: object) -> list[str]:
+    """The lines of these bars, measured one after the other; each gets ``sizes``."""
+    lines = []
+    for bar in bars:
+        print(bar.name, flush=True)
+        lines.append(bar.line(bar.measure(sizes)))
+    return lines
+
+
 def note(what: str, figure: str) -> None:
     """One line of the table above the bars."""
     print(f"  {what:<58} {figure:>24}", flush=True)

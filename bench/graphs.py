@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from bench.bars import Bar, note
+from bench.bars import Bar, measure_each, note
 from bench.bed import real_disk
 from bench.fleet import Connection
 from tests.live import LiveServer, live_server
@@ -185,8 +185,4 @@ BARS = (
 
 def measure_bars(wanted: Sequence[Bar], *, quick: bool) -> list[str]:
     """The lines of these bars."""
-    lines = []
-    for bar in wanted:
-        print(bar.name, flush=True)
-        lines.append(bar.line(bar.measure(QUICK if quick else Sizes())))
-    return lines
+    return measure_each(wanted, QUICK if quick else Sizes())

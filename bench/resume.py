@@ -21,7 +21,7 @@ from itertools import count
 from statistics import median
 from typing import Any, NamedTuple
 
-from bench.bars import Bar, note
+from bench.bars import Bar, measure_each, note
 from bench.fleet import Connection
 from bench.graphs import BATCH, CALL_S, POLL_S, QUEUE, a_server, request
 from tests.live import LiveServer
@@ -175,8 +175,4 @@ BARS = (Bar("resume", "0.5", answered_share, at_least=True),)
 
 def measure_bars(wanted: Sequence[Bar], *, quick: bool) -> list[str]:
     """The lines of these bars."""
-    lines = []
-    for bar in wanted:
-        print(bar.name, flush=True)
-        lines.append(bar.line(bar.measure(QUICK if quick else Sizes())))
-    return lines
+    return measure_each(wanted, QUICK if quick else Sizes())

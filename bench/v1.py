@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from bench.bars import Bar, note
+from bench.bars import Bar, measure_each, note
 from bench.bed import BOT, Bed, real_disk
 from bench.fleet import Connection
 from myrmidon.model.task_result import Finish
@@ -246,9 +246,4 @@ BARS = (
 
 def measure_bars(wanted: Sequence[Bar], *, quick: bool) -> list[str]:
     """The lines of these bars."""
-    beds = Beds(QUICK if quick else Sizes())
-    lines = []
-    for bar in wanted:
-        print(bar.name, flush=True)
-        lines.append(bar.line(bar.measure(beds)))
-    return lines
+    return measure_each(wanted, Beds(QUICK if quick else Sizes()))

@@ -42,8 +42,13 @@ class ProblemInfo(Struct, frozen=True):
 
 
 class ErrorInfo(Struct, frozen=True, omit_defaults=True):
-    """An error as calls answer it. ``problems`` lists all of an invalid request."""
+    """An error as calls answer it.
+
+    ``code`` never changes; ``message`` says what to do; ``problems`` lists all of an invalid request; ``reason`` tells
+    apart what has the same code.
+    """
 
     code: str
     message: str
     problems: list[ProblemInfo] = []
+    reason: str = ""

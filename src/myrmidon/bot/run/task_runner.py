@@ -15,7 +15,7 @@ import os
 import shlex
 import subprocess
 import tempfile
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from contextlib import nullcontext
 from typing import IO, Any, Callable, Dict, List, Tuple
 
@@ -24,6 +24,7 @@ from myrmidon.bot.run.command import Command
 from myrmidon.bot.run.command_outputs import BadOutput, StoreFile, read_outputs
 from myrmidon.bot.run.command_watcher import CommandWatcher
 from myrmidon.bot.run.isolation import Isolation
+from myrmidon.bot.run.run_record import failed_record, fault_record, finish_record, os_error_record
 from myrmidon.bot.run.task_context import TaskContext, has_placeholders
 from myrmidon.bot.run.workdir import Workdir
 from myrmidon.bot.system import clock, filesystem, platforms, processes
@@ -106,13 +107,13 @@ class TaskRunner:
             if task.get("output_types") and record is not None:
                 record = self._add_outputs(command, record)
         except InvalidTask as error:
-            record = _failed(command, str(error))
+            record = failed_record(command, str(error))
         except ImpossibleTask as error:
-            record = _fault(command, "client_error", str(error))
+            record = fault_record(command, "client_error", str(error))
         except processes.NotStarted as error:
             record = self._start_failure(command, cwd, error)
         except OSError as error:
-            record = _fault_of(command, error)
+            record = os_error_record(command, error)
         finally:
             self.watcher.release(command)
             problem = self._clean(task, installed) or self.leftover_problem
@@ -247,9 +248,9 @@ class TaskRunner:
     def _start_failure(self, command: Command, cwd: str, error: OSError) -> dict[str, Any]:
         """The record of a command that could not be started: a fault of the bot, or a failed task."""
         if error.errno in _BOT_ERRNOS or not os.path.isdir(cwd):
-            return _fault_of(command, error)
+            return os_error_record(command, error)
         code = _NOT_FOUND if error.errno in (errno.ENOENT, errno.ENOTDIR) else _NOT_EXECUTABLE
-        return _failed(command, f"{shlex.quote(self.argv[0])} could not be started: {error.strerror}", code)
+        return failed_record(command, f"{shlex.quote(self.argv[0])} could not be started: {error.strerror}", code)
 
     # ---------------------------------------------------------------- end and cleanup
 
@@ -270,10 +271,12 @@ class TaskRunner:
         if command.end_reason == "lost":
             return None
         if command.end_reason in ("shutdown", "disk_full", "bot_error"):
-            return _fault(command, command.end_reason, f"the bot ended the command: {command.end_reason}")
+            return fault_record(command, command.end_reason, f"the bot ended the command: {command.end_reason}")
         if code and not command.end_reason and self._short_of_disk():
-            return _fault(command, "disk_full", f"the command failed with exit code {code} while the disk was full")
-        return _finish(command, code, duration)
+            return fault_record(
+                command, "disk_full", f"the command failed with exit code {code} while the disk was full"
+            )
+        return finish_record(command, code, duration)
 
     def _add_outputs(self, command: Command, record: dict[str, Any]) -> dict[str, Any]:
         """Add what a successful command has written for other tasks; without it, the command has failed."""
@@ -373,42 +376,3 @@ def _stdin_file(content: bytes, folder: str) -> IO[bytes]:
         file.close()
         raise
     return file
-
-
-# ---------------------------------------------------------------- records
-
-
-def _finish(command: Command, code: int, duration: float) -> dict[str, Any]:
-    report: dict[str, Any] = {
-        "type": "finish",
-        "run": command.run,
-        "token": command.token,
-        "exit_code": code,
-        "duration": round(duration, 6),
-        "stdout_size": command.sizes[0],
-        "stderr_size": command.sizes[1],
-    }
-    if command.end_reason:
-        report["killed" if command.end_reason == "killed" else command.end_reason] = True
-    return {"report": report, "logs": command.log_chunks()}
-
-
-def _failed(command: Command, message: str, code: int = 1) -> dict[str, Any]:
-    """The record of a command that could not run because of the task; its stderr is the message."""
-    text = f"myrmidon: {message}\n".encode(errors="replace")
-    stream = 0 if command.task.get("merge_output") else 1
-    command.sizes[stream] = len(text)
-    record = _finish(command, code, clock.boottime() - command.begun)
-    record["report"].update(message=message, start_failed=True)
-    record["logs"] = [[stream, 0, b64encode(text).decode()]]
-    return record
-
-
-def _fault_of(command: Command, error: OSError) -> dict[str, Any]:
-    kind = "disk_full" if filesystem.disk_is_full(error) else "bot_error"
-    return _fault(command, kind, f"the bot could not run the command: {error}")
-
-
-def _fault(command: Command, kind: str, message: str) -> dict[str, Any]:
-    report = {"type": "fault", "run": command.run, "token": command.token, "kind": kind, "message": message}
-    return {"report": report, "logs": command.log_chunks()}

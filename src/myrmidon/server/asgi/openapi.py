@@ -25,6 +25,7 @@ from myrmidon.server.calls import (
     StreamedBody,
 )
 from myrmidon.server.context import ServerContext
+from myrmidon.wire.fields import ErrorInfo
 
 _REF = "#/components/schemas/{name}"
 _POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"  # noqa: E501
@@ -33,22 +34,6 @@ _PAGE = {
     "/api/docs/docs.js": ("docs.js", "text/javascript; charset=utf-8", "The page's script"),
     "/api/docs/docs.css": ("docs.css", "text/css; charset=utf-8", "The page's style"),
 }
-
-
-class WrongField(Struct, frozen=True):
-    path: str
-    value: str
-    allowed: str
-    code: str
-
-
-class ErrorInfo(Struct, frozen=True, omit_defaults=True):
-    """``code`` never changes; ``message`` says what to do; ``reason`` tells apart what has the same code."""
-
-    code: str
-    message: str
-    problems: list[WrongField] = []
-    reason: str = ""
 
 
 class ErrorBody(Struct, frozen=True):

@@ -9,16 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from myrmidon.model.errors import InvalidRequest
-from myrmidon.model.validation import (
-    MAX_PROBLEMS,
-    NO_RECORD,
-    Checker,
-    is_clean,
-    is_relative,
-    kind_of,
-    show_path,
-    show_value,
-)
+from myrmidon.model.shown_input import kind_of, show_path, show_value
+from myrmidon.model.validation import MAX_PROBLEMS, NO_RECORD, Checker, is_clean, is_relative
 from tests.model.requests import nested
 
 

@@ -11,9 +11,10 @@ from msgspec import Struct
 
 from myrmidon.model.job import Graph, Node
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
+from myrmidon.model.shown_input import Path
 from myrmidon.model.task_request import Gathered, OutputOf, Part
 from myrmidon.model.type_strings import fits
-from myrmidon.model.validation import Checker, Path
+from myrmidon.model.validation import Checker
 
 
 class ExistingTask(Struct, frozen=True):

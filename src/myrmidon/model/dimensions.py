@@ -20,7 +20,8 @@ from typing import Final, TypeAlias
 import msgspec
 
 from myrmidon.model.limits import Limits
-from myrmidon.model.validation import NO_RECORD, Checker, Path
+from myrmidon.model.shown_input import Path
+from myrmidon.model.validation import NO_RECORD, Checker
 
 Required: TypeAlias = tuple[tuple[str, tuple[frozenset[str], ...]], ...]
 """A parsed canonical text: for each key its values, each a set of alternatives."""

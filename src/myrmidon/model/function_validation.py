@@ -12,6 +12,7 @@ from typing import Final
 from myrmidon.model import type_strings
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.ids import try_parse_id
+from myrmidon.model.shown_input import Path
 from myrmidon.model.slice_validation import read_digest
 from myrmidon.model.task_request import (
     ENVIRONMENT_DIMENSION,
@@ -29,7 +30,7 @@ from myrmidon.model.task_request import (
     Slice,
     environment_value,
 )
-from myrmidon.model.validation import MAX_INT64, NO_RECORD, Checker, Path
+from myrmidon.model.validation import MAX_INT64, NO_RECORD, Checker
 
 _LANGUAGES: Final = {name: lang for lang in Language for name in (lang.value, lang.value.lower())}
 _FUNCTION_KEYS: Final = frozenset(Function.__struct_fields__)

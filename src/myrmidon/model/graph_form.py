@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.ids import Micros
-from myrmidon.model.validation import MAX_DEPTH, Checker, Path
+from myrmidon.model.shown_input import Path
+from myrmidon.model.validation import MAX_DEPTH, Checker
 
 _PROPERTIES: Final = {
     "command": "command",

@@ -18,9 +18,10 @@ from myrmidon.model.function_validation import read_inputs
 from myrmidon.model.job import FailurePolicy, Graph, Node, RequiresPolicy, composed_routing
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.output_refs import labels_in
+from myrmidon.model.shown_input import Path, show_value
 from myrmidon.model.task_request import TaskRequest, reads_outputs
 from myrmidon.model.task_validation import read_external_id, read_metadata, read_routing, read_tags, read_task
-from myrmidon.model.validation import MAX_DEPTH, NO_RECORD, Checker, Path, show_value
+from myrmidon.model.validation import MAX_DEPTH, NO_RECORD, Checker
 
 _GRAPH_KEYS: Final = (frozenset(Graph.__struct_fields__) - {"nodes"}) | {"tasks"}
 _NODE_KEYS: Final = frozenset({"requires", "requires_policy", "hold", "reruns", "task"})

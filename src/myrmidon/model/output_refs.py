@@ -11,8 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
+from myrmidon.model.shown_input import Path
 from myrmidon.model.task_request import OutputOf, OutputRef
-from myrmidon.model.validation import MAX_DEPTH, Checker, Path
+from myrmidon.model.validation import MAX_DEPTH, Checker
 
 KEY: Final = "$output"
 _RULE: Final = "the label of a task, a colon, and the position of its output, such as build:0"

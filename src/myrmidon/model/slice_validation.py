@@ -13,6 +13,7 @@ import msgspec
 
 from myrmidon.model.dimensions import task_dimensions
 from myrmidon.model.output_refs import FoundOutputs
+from myrmidon.model.shown_input import Path, show_value
 from myrmidon.model.task_request import (
     Cache,
     FilesRef,
@@ -26,10 +27,8 @@ from myrmidon.model.validation import (
     NO_RECORD,
     RELATIVE_PATH_RULE,
     Checker,
-    Path,
     is_clean,
     is_relative,
-    show_value,
 )
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -15,6 +15,7 @@ from myrmidon.model.function_validation import check_environment, read_function,
 from myrmidon.model.ids import try_parse_id
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.output_refs import FoundOutputs
+from myrmidon.model.shown_input import Path
 from myrmidon.model.slice_validation import FieldReader, read_slices
 from myrmidon.model.task_request import (
     Function,
@@ -22,7 +23,7 @@ from myrmidon.model.task_request import (
     OutputOf,
     TaskRequest,
 )
-from myrmidon.model.validation import NO_RECORD, Checker, Path
+from myrmidon.model.validation import NO_RECORD, Checker
 
 _ACCOUNT = re.compile(r"none|bot|[^@\s]+@[^@\s]+|")
 EXTERNAL_ID: Final = re.compile(r"[A-Za-z0-9_\-]+")

@@ -17,7 +17,8 @@ from typing import Final, NoReturn, TypeAlias, assert_never
 from msgspec import Struct
 
 from myrmidon.model.errors import InvalidRequest, Problem
-from myrmidon.model.validation import is_clean, show_value
+from myrmidon.model.shown_input import show_value
+from myrmidon.model.validation import is_clean
 
 MAX_CHARS: Final = 1024
 MAX_DEPTH: Final = 32

@@ -4,8 +4,8 @@ Readers get one field after the other from the Checker. It returns the field's v
 Problem and returns a harmless value, so that reading continues. Paths are tuples and become text only for a problem:
 valid input does not pay for them.
 
-Input is never quoted whole: texts are truncated, for containers only their size is shown (one may hold a secret), and
-so for very large numbers. No reader recurses into unknown fields, so deeply nested input cannot exhaust the stack.
+Input is never quoted whole (model/shown_input.py). No reader recurses into unknown fields, so deeply nested input
+cannot exhaust the stack.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 import msgspec
 
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
+from myrmidon.model.shown_input import Path, count, kind_of, show_path, show_value
 
-Path: TypeAlias = tuple[str | int, ...]
 E = TypeVar("E", bound=str)
 T = TypeVar("T")
 
@@ -36,58 +36,6 @@ NO_RECORD: Final[dict[str, object]] = {}
 
 _MAX_KNOWN: Final = 64
 _encode = msgspec.json.Encoder().encode
-_BARE_KEY = re.compile(r"[A-Za-z0-9_$\-]{1,255}")
-
-
-def show_path(path: Path) -> str:
-    """``("slices", 0, "properties")`` as ``slices[0].properties``; unusual keys are quoted."""
-    parts: list[str] = []
-    for step in path:
-        if isinstance(step, int):
-            parts.append(f"[{step}]")
-        elif _BARE_KEY.fullmatch(step):
-            parts.append(f".{step}" if parts else step)
-        else:
-            parts.append(f"[{_truncate(step)}]")
-    return "".join(parts)
-
-
-def show_value(value: object) -> str:
-    """A short text for a value, without the content of containers; never raises, never recurses."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, str):
-        return _truncate(value)
-    if isinstance(value, (bytes, bytearray)):
-        return count(len(value), "byte")
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(int(value)) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
-    if isinstance(value, float):
-        return repr(float(value))
-    return kind_of(value)
-
-
-def kind_of(value: object) -> str:
-    """The kind and size of a value, for places where the value itself must not be shown."""
-    if isinstance(value, str):
-        return f"text of {count(len(value), 'character')}"
-    if isinstance(value, dict):
-        return f"an object of {count(len(value), 'key')}"
-    if isinstance(value, (list, tuple)):
-        return f"a list of {count(len(value), 'item')}"
-    return f"a value of type {type(value).__name__}"
-
-
-def count(number: int, noun: str) -> str:
-    """``1 item``, ``2 items``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _truncate(text: str) -> str:
-    shown = repr(str(text[:100]))
-    return shown if len(shown) <= 100 and len(text) <= 100 else f"{shown[:96]}...{shown[0]}"
 
 
 def is_clean(text: str) -> bool:

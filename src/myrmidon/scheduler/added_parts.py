@@ -12,8 +12,9 @@ from msgspec import Struct
 
 from myrmidon.model.dag import check_source
 from myrmidon.model.function_validation import read_part
+from myrmidon.model.shown_input import Path
 from myrmidon.model.task_request import Part
-from myrmidon.model.validation import Checker, Path
+from myrmidon.model.validation import Checker
 from myrmidon.scheduler.new_task import OutputSlot
 from myrmidon.scheduler.new_values import part_rows
 from myrmidon.scheduler.unit_of_work import UnitOfWork

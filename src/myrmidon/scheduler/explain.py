@@ -9,9 +9,9 @@ from myrmidon.model import dimensions
 from myrmidon.model.bot import Bot
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import Micros, show_task
+from myrmidon.model.shown_input import count
 from myrmidon.model.states import TaskState
 from myrmidon.model.task_result import TaskResult
-from myrmidon.model.validation import count
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.silence import silent_runs
 from myrmidon.store.engine.db import Tx

@@ -9,7 +9,8 @@ from msgspec import json
 
 from myrmidon.model.errors import Conflict, InvalidRequest, Problem
 from myrmidon.model.ids import Micros
-from myrmidon.model.validation import is_clean, show_value
+from myrmidon.model.shown_input import show_value
+from myrmidon.model.validation import is_clean
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import request_key as request_keys
 

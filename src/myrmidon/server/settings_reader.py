@@ -23,8 +23,8 @@ from msgspec import to_builtins
 
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.limits import DEFAULT_LIMITS
+from myrmidon.model.shown_input import show_value
 from myrmidon.model.task_to_run import FIFO, LIFO
-from myrmidon.model.validation import show_value
 from myrmidon.relays import tls
 from myrmidon.scheduler.resource_groups import NAME, is_name
 from myrmidon.server.settings import ALL_ADDRESSES, LOG_LEVELS, ROLES, Amqp, Settings

@@ -15,7 +15,7 @@ from msgspec import Struct, field, json
 
 from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import Micros, show_run, show_task
-from myrmidon.model.validation import show_value
+from myrmidon.model.shown_input import show_value
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.events import KEEP_ALIVE, KEEP_ALIVE_S, about, decode_body, of_group
 from myrmidon.server.calls import READERS, Answer, Call, Route

@@ -6,8 +6,8 @@ from msgspec import json
 
 from myrmidon.model.errors import InvalidRequest, Problem, WrongState
 from myrmidon.model.ids import created_ms
+from myrmidon.model.shown_input import show_value
 from myrmidon.model.task_to_run import Order
-from myrmidon.model.validation import show_value
 from myrmidon.scheduler.pools import set_pool_order
 from myrmidon.server.calls import ADMINS, READERS, Call, Route
 from myrmidon.server.context import ServerContext

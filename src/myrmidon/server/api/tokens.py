@@ -6,7 +6,7 @@ from msgspec import structs
 
 from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import Micros
-from myrmidon.model.validation import show_value
+from myrmidon.model.shown_input import show_value
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import LAST_ID
 from myrmidon.server.auth import hawk

@@ -9,7 +9,7 @@ from functools import partial
 from msgspec import json
 
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, Problem
-from myrmidon.model.validation import show_value
+from myrmidon.model.shown_input import show_value
 from myrmidon.relays import webhook_http
 from myrmidon.relays.webhook_http import Refused
 from myrmidon.server.api.common import LAST_ID

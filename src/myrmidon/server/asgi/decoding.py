@@ -10,7 +10,8 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from myrmidon.model.errors import InvalidRequest, Problem
-from myrmidon.model.validation import MAX_PROBLEMS, Path, show_path
+from myrmidon.model.shown_input import Path, show_path
+from myrmidon.model.validation import MAX_PROBLEMS
 from myrmidon.server.calls import Route, StreamedBody, Style
 
 MAX_QUERY_FIELDS = 1000

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from myrmidon.model.errors import Forbidden, InvalidRequest, Problem
-from myrmidon.model.validation import show_value
+from myrmidon.model.shown_input import show_value
 from myrmidon.server.auth.addresses import host_name
 from myrmidon.server.settings import ALL_ADDRESSES, Settings
 

@@ -31,7 +31,8 @@ from msgspec import Struct, json
 
 from myrmidon.model.bot import BOT_ID_RULE, is_bot_id
 from myrmidon.model.dimensions import bot_dimensions
-from myrmidon.model.validation import Checker, Path
+from myrmidon.model.shown_input import Path
+from myrmidon.model.validation import Checker
 
 MAX_GROUPS = 10_000
 MAX_BOTS = 100_000

@@ -20,7 +20,8 @@ from msgspec import Struct, structs
 
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.ids import Micros
-from myrmidon.model.validation import Checker, is_clean, show_value
+from myrmidon.model.shown_input import show_value
+from myrmidon.model.validation import Checker, is_clean
 from myrmidon.server.config.bot_groups import EMPTY_GROUP_CONFIG, SCRIPT_NAME, BotGroupConfig, BotGroups, read_groups
 from myrmidon.server.config.pools import NO_POOLS, Pools, read_pools
 

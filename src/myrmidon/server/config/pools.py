@@ -34,10 +34,11 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from myrmidon.model.shown_input import Path
 from myrmidon.model.slice_validation import CACHE_NAME, ENV_KEY, is_inside, read_cache_path
 from myrmidon.model.task_request import Cache
 from myrmidon.model.task_to_run import FIFO, LIFO, Order
-from myrmidon.model.validation import Checker, Path
+from myrmidon.model.validation import Checker
 from myrmidon.scheduler.policy import SECOND
 
 MAX_POOLS = 10_000

@@ -16,8 +16,8 @@ from msgspec import DecodeError, json
 
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.ids import Micros, first_id_at
+from myrmidon.model.shown_input import show_value
 from myrmidon.model.states import TaskState
-from myrmidon.model.validation import show_value
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.calls import Identity, Role
 from myrmidon.store.views.task_search import DEDUPED, MAX_ID

@@ -16,7 +16,7 @@ from msgspec import Struct, structs
 
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.limits import Limits
-from myrmidon.model.validation import show_value
+from myrmidon.model.shown_input import show_value
 from myrmidon.server.swarming_v1.encoding import decode_bytes, encode_bytes
 from myrmidon.server.usecases.unsupported import no_inputs, no_outputs
 

@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import parse_id, show_run
+from myrmidon.model.shown_input import show_value
 from myrmidon.model.states import TaskState
 from myrmidon.model.task_result import TaskResult, TaskRun
-from myrmidon.model.validation import show_value
 from myrmidon.scheduler import cancel as canceling
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext

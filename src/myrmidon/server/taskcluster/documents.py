@@ -19,7 +19,8 @@ from msgspec import Struct, ValidationError, json
 
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.limits import Limits
-from myrmidon.model.validation import NO_RECORD, Checker, Path
+from myrmidon.model.shown_input import Path
+from myrmidon.model.validation import NO_RECORD, Checker
 
 METADATA_KEY: Final = "taskcluster"
 """The field of a job's metadata that keeps tags and scopes."""

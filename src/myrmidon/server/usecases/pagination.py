@@ -7,7 +7,7 @@ import binascii
 import hmac
 
 from myrmidon.model.errors import InvalidRequest, Problem
-from myrmidon.model.validation import show_value
+from myrmidon.model.shown_input import show_value
 
 _MAC_BYTES = 8
 

@@ -8,8 +8,8 @@ its result there.
 from __future__ import annotations
 
 from myrmidon.model.errors import InvalidRequest, Problem
+from myrmidon.model.shown_input import show_value
 from myrmidon.model.task_request import TaskRequest
-from myrmidon.model.validation import show_value
 
 NOT_SERVED = "not_served"
 """The code of these problems."""

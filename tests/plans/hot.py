@@ -364,6 +364,7 @@ HOT: dict[str, Call] = {
         tx, [row[0] for row in w.all("SELECT queue FROM task_slices LIMIT 3")]
     ),
     "which bots are left": lambda tx, w, f: task_queues.count_serving(tx, [_queue(w), 7]),
+    "new queues": lambda tx, w, f: task_queues.created_after(tx, queue=0, n=1000),
     "a queue without bots": lambda tx, w, f: task_to_run.unserved(tx, _queue(w), after=0, n=1000),
     "request keys": lambda tx, w, f: request_key.read(tx, w.group, ["task key", "job key", "no key"]),
     "triggered tasks": lambda tx, w, f: task_request.children(tx, f["ids"]["x"]),
@@ -414,6 +415,7 @@ NAMED = {
         logs.SIZES_FROM,
         outbox.WITHOUT_POSITION,
         outbox.AFTER,
+        task_queues.CREATED_AFTER,
         task_queues.SERVED,
         task_queues.COUNT_SERVING,
         run_details.ENDS,

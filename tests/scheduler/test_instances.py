@@ -53,6 +53,20 @@ def test_a_straggler_is_granted_one_instance_at_a_time(world):
     assert [run.soft_at for run in world.runs(task)] == [None, None]
 
 
+def test_a_bot_never_runs_two_instances_of_a_task(world):
+    """The grant names the bot of the second run only; that of the first one has free slots too."""
+    world.bots("b1", "b2", "b3")
+    task = world.submit(max_instances=3, soft_timeout_s=60)
+    world.take("b1")
+    wait_and_sweep(world, 60)
+    world.take("b2")
+    wait_and_sweep(world, 60)
+    assert [world.claim(bot) for bot in ("b1", "b2")] == [[], []]
+    others = [world.submit(), world.submit(dimensions={"pool": ["default"], "id": ["b1"]})]
+    assert sorted(claimed.task_id for claimed in world.claim("b1", n=3)) == others, "it takes those behind it"
+    assert world.take("b3").task_id == task
+
+
 def wait_and_sweep(world, length):
     world.advance(length)
     for bot in ("b1", "b2", "b3"):

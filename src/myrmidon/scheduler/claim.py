@@ -160,11 +160,21 @@ def _take(
     heads = [head for head in found if accepts.includes(functions=head.of_functions)]
     if not heads:
         return []
-    taker = _Taker(bot, leave)
-    rows = _from_one(uow, taker, heads[0], n) if len(heads) == 1 else _from_several(uow, taker, heads, n)
+    rows = _choose(uow, _Taker(bot, leave), heads, n)
+    if any(row.instance for row in rows) and (running := _running_on(uow, bot)) & {row.task_id for row in rows}:
+        rows = _choose(uow, _Taker(bot, leave | running), heads, n)
     chosen = list({row.task_id: row for row in rows}.values())
     tasks = task_result.lock_unlocked(uow.tx, sorted(row.task_id for row in chosen)) if chosen else {}
     return [(row, tasks[row.task_id]) for row in chosen if _may_run(row, tasks.get(row.task_id))]
+
+
+def _choose(uow: UnitOfWork, taker: _Taker, heads: Sequence[Head], n: int) -> list[TaskToRun]:
+    return _from_one(uow, taker, heads[0], n) if len(heads) == 1 else _from_several(uow, taker, heads, n)
+
+
+def _running_on(uow: UnitOfWork, bot: Bot) -> frozenset[int]:
+    """The tasks that the bot runs. It leaves further instances of them: ``avoid_bot`` names only one of their bots."""
+    return frozenset(run.task_id for run in task_run.live_of_bot(uow.tx, bot.id))
 
 
 def _take_terminate_task(uow: UnitOfWork, bot: Bot) -> list[tuple[TaskToRun, TaskResult]]:

@@ -16,7 +16,7 @@ from functools import partial
 import structlog
 
 from myrmidon.model.errors import MyrmidonError, StoreError
-from myrmidon.model.ids import Micros
+from myrmidon.model.ids import Micros, first_id_at
 from myrmidon.scheduler import chunked_work, servers, sweep, tag_counts
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.sweep import SweepResult
@@ -50,6 +50,10 @@ BATCH = 1000
 HEARTBEAT_BATCH = 500
 _OVERLAP: Micros = 5 * SECOND
 """Each query for changed bots begins this long before the previous one, because the clocks of servers differ."""
+_COMMIT_WITHIN: Micros = 60 * SECOND
+"""A queue is visible at most this long after the time in its id."""
+_MAY_BE_QUEUED = frozenset({"READY", "RUNNING"})
+"""The states of tasks that may have a row in task_to_run; a task that runs may have one for a further instance."""
 _FINAL_WRITE_S = 2.0
 
 
@@ -77,6 +81,8 @@ class BackgroundWork:
         self._known_changes: set[tuple[str, Micros]] = set()
         self._new_queues: dict[int, int] = {}
         """Queues whose bots are being looked up, and the number of tasks that wait in each."""
+        self._queues_since: Micros = context.now()
+        """Queues that were created before are known here, except those whose transaction was not committed then."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._tag_counts_checked = False
         self._sweeps = True
@@ -144,6 +150,7 @@ class BackgroundWork:
             for queue in result.queues_to_wake:
                 context.hub.notify_work(queue, BATCH)
             context.hub.recheck_all()
+        await self.add_new_queues()
         await self.wake_waiting()
         return result
 
@@ -176,6 +183,17 @@ class BackgroundWork:
             metrics.run_lost(reason, silence / SECOND)
         if result.no_resource:
             metrics.no_resource(result.no_resource)
+
+    async def add_new_queues(self) -> None:
+        """Look up the bots of new queues that are not known here, in case their notification was lost."""
+        context, now = self._context, self._context.now()
+        after = first_id_at(self._queues_since - _COMMIT_WITHIN)
+        while found := await context.db.read(partial(task_queues.created_after, queue=after, n=BATCH)):
+            for queue in found:
+                if not context.hub.knows(queue):
+                    await self._add_queue(queue)
+            after = found[-1]
+        self._queues_since = now
 
     async def wake_waiting(self) -> None:
         """Wake bots whose queues are not empty, in case their notification was lost."""
@@ -276,18 +294,18 @@ class BackgroundWork:
         events = await context.db.read(partial(outbox.after, position=self._position, n=BATCH))
         if not events:
             return 0
-        self._position = events[-1].position
         if not is_only_server:
             await self._publish(events)
+        self._position = events[-1].position
         context.hub.notify("events")
         return len(events)
 
     async def _publish(self, events: list[Event]) -> None:
         """Publish events as if they were committed here. This server's own events are among them."""
         context = self._context
-        ready = [event.subject for event in events if event.kind == outbox.TASK and event.state == "READY"]
+        queued = {event.subject for event in events if event.kind == outbox.TASK and event.state in _MAY_BE_QUEUED}
         # Tasks that were claimed meanwhile are in no queue any more and wake nobody.
-        enqueued = await context.db.read(lambda tx: task_to_run.queues_of(tx, ready)) if ready else {}
+        enqueued = await context.db.read(lambda tx: task_to_run.queues_of(tx, sorted(queued))) if queued else {}
         rows = [(e.subject, e.seq, e.at, e.kind, e.state, e.body) for e in events]
         context.hub.notify_commit(CommitEffects(enqueued, rows))
 
@@ -336,20 +354,22 @@ class BackgroundWork:
         num_before = self._new_queues.get(queue)
         self._new_queues[queue] = (num_before or 0) + num_tasks
         if num_before is None:
-            task = asyncio.get_running_loop().create_task(self._add_queue(queue))
+            task = asyncio.get_running_loop().create_task(self._add_queue_and_wake(queue))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _add_queue(self, queue: int) -> None:
-        context = self._context
+    async def _add_queue_and_wake(self, queue: int) -> None:
         try:
-            bot_ids, of_functions = await context.db.read(partial(_read_queue, queue=queue))
+            await self._add_queue(queue)
         except StoreError as error:
             log.warning("lookup of a new queue's bots failed", code=error.code, error=error.message)
             self._new_queues.pop(queue)
             return
-        context.hub.add_queue(queue, bot_ids, of_functions=of_functions)
-        context.hub.wake(queue, self._new_queues.pop(queue))
+        self._context.hub.wake(queue, self._new_queues.pop(queue))
+
+    async def _add_queue(self, queue: int) -> None:
+        bot_ids, of_functions = await self._context.db.read(partial(_read_queue, queue=queue))
+        self._context.hub.add_queue(queue, bot_ids, of_functions=of_functions)
 
 
 def _read_queue(tx: Tx, queue: int) -> tuple[list[str], bool]:

@@ -249,6 +249,10 @@ class WaitHub:
         """The queues whose tasks a waiting bot would take."""
         return self.queues.waited_for()
 
+    def knows(self, queue: int) -> bool:
+        """Whether the bots that serve a queue were looked up."""
+        return queue in self._known_queues
+
     def add_queue(self, queue: int, bot_ids: Collection[str], *, of_functions: bool = False) -> None:
         """Record that these bots serve a queue that was not known here."""
         self._known_queues.add(queue)
@@ -307,7 +311,7 @@ class WaitHub:
 
     def notify_work(self, queue: int, n: int, addresses: frozenset[str] = frozenset()) -> None:
         """Wake bots for n tasks of a queue; those at the addresses first."""
-        if queue in self._known_queues or self.on_new_queue is None:
+        if self.knows(queue) or self.on_new_queue is None:
             self.wake(queue, n, addresses=addresses)
             return
         if addresses:

@@ -62,6 +62,14 @@ def read(tx: Tx, ids: Sequence[int]) -> dict[int, Queue]:
     return {row[0]: Queue(*row) for row in tx.all(READ, ids=ids)}
 
 
+CREATED_AFTER = "SELECT id FROM task_dimensions WHERE id > :queue ORDER BY id LIMIT :n"
+
+
+def created_after(tx: Tx, queue: int, n: int) -> list[int]:
+    """The next n queues by id after this one; ids sort by time of creation."""
+    return [row[0] for row in tx.all(CREATED_AFTER, queue=queue, n=n)]
+
+
 TOUCH = "UPDATE task_dimensions SET used_at = :now WHERE id {in:ids}"
 
 

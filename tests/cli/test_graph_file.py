@@ -52,6 +52,39 @@ def test_what_is_no_object_is_refused(tmp_path, text):
     assert "graph document is an object" in refused(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("g.yaml", "tasks:\n  a: {task: 1}\n  b: {}\n  a: {task: 2}\n"),
+        ("g.json", '{"tasks": {"a": {"task": 1}, "b": {}, "a": {"task": 2}}}'),
+        ("stdin-like", '{"tasks": {"a": {"task": 1}, "a": {"task": 2}}}'),
+    ],
+)
+def test_a_label_that_occurs_twice_is_refused(tmp_path, name, text):
+    assert "the key 'a' is repeated" in refused(tmp_path, text, name)
+
+
+def test_the_line_of_a_repeated_key_is_named(tmp_path):
+    assert "in line 4" in refused(tmp_path, "tasks:\n  a: 1\n  b: 1\n  a: 2\n")
+
+
+def test_merged_keys_may_be_overridden_also_through_several_merges(tmp_path):
+    text = "x: &x {a: 1, b: 1}\ny: &y {<<: *x, a: 2}\nz: {<<: *y, a: 3}\nl: [*y, *y]\n"
+    found = read(tmp_path, text)
+    assert (found["y"], found["z"]) == ({"a": 2, "b": 1}, {"a": 3, "b": 1})
+    assert found["l"] == [{"a": 2, "b": 1}] * 2
+
+
+def test_a_tab_is_named(tmp_path):
+    assert refused(tmp_path, "name: x\ntasks:\n\ta: 1\n").endswith(
+        "not valid YAML: line 3 is indented with a tab; use spaces."
+    )
+
+
+def test_an_empty_file_is_called_empty(tmp_path):
+    assert refused(tmp_path, "").endswith("not an empty file.")
+
+
 def test_a_missing_file_and_broken_texts_are_named(tmp_path):
     assert "not valid JSON" in refused(tmp_path, '{"a": ', "g.json")
     assert "not valid YAML" in refused(tmp_path, "a: [", "g.yaml")

@@ -144,7 +144,7 @@ def test_a_label_stands_for_a_task_wherever_an_id_does(terminal: Terminal, faile
     assert "The task has ended: FAILED" in terminal.ok("task", "why", name)
     assert terminal.run("task", "reproduce", name).returncode == 3
     assert terminal.run("collect", name).returncode == 3
-    assert f"Task {task_id}: FAILED" in terminal.run("task", "cancel", name).stdout
+    assert f"Task {task_id} had ended already: FAILED." in terminal.run("task", "cancel", name).stdout
     for words in (["task", "show"], ["task", "cancel"], ["collect"]):
         missing = terminal.run(*words, f"{failed_job}/nothing")
         assert missing.returncode == 66
@@ -345,11 +345,31 @@ def test_a_job_is_resumed_under_its_id(terminal: Terminal, tmp_path: Path):
     planned = terminal.run(*words, "--plan", document("true", "true # edited"))
     assert "n1 runs: its command, its options or its signature have changed" in planned.stdout
     assert "n0 runs" not in planned.stdout
+    refused = terminal.run(*words[:-1], document("true", "true # edited"))
+    assert (refused.returncode, "--resume" in refused.stderr) == (78, True)
     second = terminal.ok(*words, document("true", "true # edited")).split()[0]
     assert second != first
     terminal.ok("job", "result", second)
     shown = terminal.json("job", "show", "cli-resumed~1")
     assert (shown["job_id"], shown["state"]) == (first, "SUCCEEDED")
+
+
+def test_a_watched_submit_names_the_job(terminal: Terminal):
+    done = terminal.run("job", "submit", "-", "--watch", given=json.dumps(graph(a=node("true"))))
+    assert done.stderr.splitlines()[0] == f"job {terminal.json('job', 'show', '@latest')['job_id']}"
+
+
+def test_a_job_is_not_taken_for_a_task(terminal: Terminal):
+    done = terminal.run("task", "show", "@latest")
+    assert (done.returncode, "@latest/LABEL" in done.stderr) == (2, True)
+
+
+def test_a_job_that_has_succeeded_runs_again_with_full_only(terminal: Terminal):
+    job = submit(terminal, graph(a=node("true")))
+    terminal.ok("job", "result", job)
+    refused = terminal.run("job", "rerun", job)
+    assert (refused.returncode, "--full" in refused.stderr) == (78, True)
+    terminal.ok("job", "rerun", job, "--full")
 
 
 def test_resume_needs_an_id(terminal: Terminal, tmp_path: Path):

@@ -42,7 +42,7 @@ def test_the_id_comes_at_once_and_what_it_waits_for_soon_also_without_a_terminal
     with terminal.start("run", "-d", "gpu=a100", "--", "true") as running:
         assert running.stderr is not None
         task_id = running.stderr.readline().split()[1]
-        assert running.stderr.readline().startswith("waiting: No bot matches: none of the remaining bots has gpu:a100.")
+        assert running.stderr.readline().startswith("waiting: No bot matches: none of the remaining bots has gpu:a100;")
         terminal.ok("task", "cancel", task_id)
         assert running.wait(HANG_S) == 125
 
@@ -51,9 +51,14 @@ def test_a_task_that_expires_says_what_was_missing(terminal: Terminal):
     done = terminal.run("run", "-d", "gpu=a100", "--expires", "1s", "--", "true")
     assert done.returncode == 121
     assert "ended: EXPIRED" in done.stderr
-    assert done.stderr.endswith(
-        "No bot matches: none of the remaining bots has gpu:a100. Start such a bot, or change the dimensions.\n"
-    )
+    assert "\nNo bot matches: none of the remaining bots has gpu:a100; their gpu is " in done.stderr
+    assert done.stderr.endswith(". Start such a bot, or change the dimensions.\n")
+
+
+def test_a_task_that_must_not_wait_says_what_was_missing(terminal: Terminal):
+    done = terminal.run("run", "-d", "gpu=a100", "--no-wait-for-capacity", "--", "true")
+    assert done.returncode == 122
+    assert "\nNo bot matches: none of the remaining bots has gpu:a100; their gpu is " in done.stderr
 
 
 def test_the_output_of_a_rerun_is_told_apart(terminal: Terminal):

@@ -151,7 +151,7 @@ def test_a_result_of_more_than_64_mib_fails_and_names_its_size(start):
     executor = start(SOURCE)
     error = executor.error("large", 70_000_000)
     assert error["kind"] == "size"
-    assert error["summary"] == "the result is 70 MB; at most 64 MiB"
+    assert error["summary"] == "the result has 66.8 MiB; at most 64 MiB"
     assert list(executor.outputs.iterdir()) == []
     assert executor.result("add", 1, 2) == 3
 
@@ -281,3 +281,8 @@ def test_a_script_that_imports_the_client_can_be_imported_on_a_bot(start_on):
     executor = start_on(A_SCRIPT)
     assert executor.result("double", 4) == 8
     assert "Client is a part of the client, which bots do not have" in executor.error("connect")["message"]
+
+
+def test_a_script_without_a_guard_is_told_to_have_one(start_on):
+    executor = start_on("from myrmidon import Client\nclient = Client()\ndef double(n: int) -> int: return 2 * n\n")
+    assert 'belongs below `if __name__ == "__main__":`' in executor.error("double", 4)["message"]

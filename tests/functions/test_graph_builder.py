@@ -174,6 +174,7 @@ def wrong_calls(builder: GraphBuilder) -> list[tuple[Any, str]]:
         (lambda: call(tasks.count, ("a",), {"bottom": 1}), r"count\(\) got an unexpected keyword argument 'bottom'"),
         (lambda: call(tasks.move, (Point(1), 1 << 70)), r"argument by: "),
         (lambda: call(tasks.pair, (Pair(1, "a"),)), r"argument x: expected int"),
+        (lambda: call(tasks.count, ("x" * (65 << 20),)), r"argument text: the value has 65.0 MiB; at most 64 MiB"),
         (lambda: builder.map(tasks.count, ["a", 3]), r"argument text: expected str, given int"),
         (
             lambda: builder.map(tasks.count, number),
@@ -183,7 +184,7 @@ def wrong_calls(builder: GraphBuilder) -> list[tuple[Any, str]]:
     ]
 
 
-@pytest.mark.parametrize("number", range(17))
+@pytest.mark.parametrize("number", range(18))
 def test_wrong_wiring_names_the_line_the_argument_and_both_types(builder, number):
     wrong, problem = wrong_calls(builder)[number]
     with pytest.raises(WiringError, match=problem) as caught:
@@ -194,7 +195,7 @@ def test_wrong_wiring_names_the_line_the_argument_and_both_types(builder, number
 
 
 def test_all_wrong_calls_are_tested(builder):
-    assert len(wrong_calls(builder)) == 17
+    assert len(wrong_calls(builder)) == 18
 
 
 def test_after_takes_results_of_this_job_only(builder):

@@ -44,6 +44,11 @@ def test_the_last_reference_deletes_the_value(client: Client):
     assert refused.value.code == "unknown_value"
 
 
+def test_a_value_that_is_too_large_is_refused_before_it_is_sent(client: Client):
+    with pytest.raises(ValueError, match=r"the value has 65.0 MiB; at most 64 MiB; share it in pieces"):
+        client.share(bytes(65 << 20))
+
+
 def test_a_value_fits_as_a_result_would(client: Client):
     with client.share([1, 2, 3], localities=["10.0.0.1"]) as numbers, client.new_job() as job:
         total = tasks.total_of(numbers, numbers)  # type: ignore[arg-type]

@@ -41,6 +41,11 @@ def feeding(*labels, outputs=("int64",), **given):
 # -- the document --------------------------------------------------------------------------------------------
 
 
+def test_an_unknown_field_is_answered_with_all_fields_that_a_document_may_have():
+    with pytest.raises(InvalidRequest, match=r"nam: got .*one of .*name, parameters, routing, tags, tasks"):
+        parse_graph(a_graph({"a": a_node()}, nam="x"))
+
+
 def test_a_graph_is_read_with_the_defaults_of_a_document():
     graph = parse_graph({"tasks": {"build": {"task": {"slices": [one_slice()]}}}})
     assert (graph.name, graph.external_id, graph.routing, graph.deadline_s) == ("", None, "", None)

@@ -19,13 +19,32 @@ def w(world):
 def test_a_dimension_that_removes_all_bots_is_named(w):
     w.bot("b2", os="Mac", gpu="none")
     answer = w.why(w.submit(os="Linux", gpu="nvidia"))
-    assert answer.dimensions == [Removed("pool:default", 0, 2), Removed("gpu:nvidia", 2, 0), Removed("os:Linux", 0, 0)]
+    assert answer.dimensions == [
+        Removed("pool:default", 0, 2),
+        Removed("gpu:nvidia", 2, 0, ("none",)),
+        Removed("os:Linux", 0, 0),
+    ]
     assert (answer.num_bots, "gpu:nvidia" in answer.summary) == (0, True)
+
+
+def test_a_typing_error_in_a_dimension_shows_what_the_bots_have(w):
+    w.bot("b2", os="Mac", gpu="none")
+    assert w.why(w.submit(os="Linx")).summary == (
+        "No bot matches: none of the remaining bots has os:Linx; their os is Linux, Mac."
+        " Start such a bot, or change the dimensions."
+    )
+    assert "has oss:Linux; they have no dimension oss." in w.why(w.submit(oss="Linux")).summary
+
+
+def test_of_many_values_the_first_are_named(w):
+    for number in range(20):
+        w.bot(f"c{number}")
+    assert "; their id is b1, c0, c1, c10, c11, c12, c13, c14 and 13 more." in w.why(w.submit(id="x")).summary
 
 
 def test_an_empty_pool_is_named(w):
     answer = w.why(w.submit(pool="nowhere"))
-    assert "pool:nowhere" in answer.summary
+    assert answer.summary.startswith("No bot matches: there is no bot in the pool nowhere.")
 
 
 def test_a_task_that_only_has_to_wait_knows_its_place(w):
@@ -76,8 +95,16 @@ def test_a_task_that_expired_says_what_was_missing(w):
     assert answer.summary.startswith("The task has ended: EXPIRED")
     assert "none of the remaining bots has gpu:nvidia" in answer.summary
     assert answer.capacity == (
-        "No bot matches: none of the remaining bots has gpu:nvidia. Start such a bot, or change the dimensions."
+        "No bot matches: none of the remaining bots has gpu:nvidia; their gpu is none."
+        " Start such a bot, or change the dimensions."
     )
+
+
+def test_a_task_that_must_not_wait_for_a_bot_says_what_was_missing(w):
+    task = w.submit(gpu="nvidia", wait_for_capacity=False)
+    answer = w.why(task)
+    assert answer.summary.startswith("The task has ended: NO_RESOURCE")
+    assert "none of the remaining bots has gpu:nvidia" in answer.summary
 
 
 def test_a_waiting_task_names_its_parents(w):

@@ -143,6 +143,12 @@ def test_the_same_key_with_another_graph_is_refused(world):
         world.job({"b": []}, key="k")
 
 
+def test_a_changed_graph_under_an_external_id_is_told_how_to_go_on(world):
+    world.job({"a": []}, key="PUT job nightly", external_id="nightly")
+    with pytest.raises(Conflict, match=r"the job nightly has another document; .* --resume"):
+        world.job({"b": []}, key="PUT job nightly", external_id="nightly")
+
+
 def test_an_external_id_names_one_job(world):
     world.job({"a": []}, external_id="nightly")
     with pytest.raises(Conflict):

@@ -64,7 +64,7 @@ def _find_job(cli: CliContext, name: str) -> str:
     except NotFound as error:
         if name == job_refs.LATEST:
             raise
-        text = f"{name!r} is not a task id, and there is no such job; a complete id looks like 5cee4880088100."
+        text = f"{name!r} is not a task id, and there is no such job; a complete id looks like 7c07a39dc80000100."
         raise NotFound(text) from error
 
 

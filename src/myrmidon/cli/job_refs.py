@@ -31,6 +31,8 @@ class TaskName(TaskId):
         job, slash, label = text.partition("/")
         if slash and job and label:
             return text
+        if text == LATEST:
+            self.fail(f"{LATEST} is a job; name one of its tasks: {LATEST}/LABEL.", param, ctx)
         return super().convert(value, param, ctx)
 
 

@@ -128,6 +128,7 @@ def submit(
     if watch:
         from myrmidon.cli.job_watch import watch_job  # late, for startup time
 
+        output.note(f"job {submitted.id}")
         return watch_job(cli, submitted)
     if cli.as_json:
         output.print_struct(submitted.info())
@@ -221,6 +222,8 @@ def result(cli: CliContext, name: str) -> int:
             for task in outputs.tasks
         ]
         output.table(("label", "state", "exit", "task", "outputs"), rows, empty="No results.")
+        if info.state != "SUCCEEDED":
+            output.next_step(f"myrmidon job why {info.job_id}")
     return exit_codes.of_job(info)
 
 

@@ -62,7 +62,7 @@ class TaskId(Id):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         task_id = super().convert(value, param, ctx).strip()
         if not looks_like_task_id(task_id):
-            self.fail(f"{value!r} is not a task id; a complete one looks like 5cee4880088100.", param, ctx)
+            self.fail(f"{value!r} is not a task id; a complete one looks like 7c07a39dc80000100.", param, ctx)
         return task_id
 
 

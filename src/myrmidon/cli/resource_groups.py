@@ -58,7 +58,7 @@ def show(cli: CliContext, name: str) -> None:
     if cli.as_json:
         output.print_struct(found)
         return
-    output.table(("resource group", found.name), _lines(found), empty="")
+    output.fields([("resource group", found.name), *_lines(found)])
 
 
 def _lines(found: GroupDetails) -> list[tuple[str, str]]:

@@ -291,7 +291,8 @@ def cancel(cli: CliContext, task_ids: tuple[str, ...], tags: tuple[str, ...], gr
 
 def _cancel_line(answer: Cancelled) -> str:
     if answer.state != "RUNNING":
-        return f"Task {answer.task_id}: {output.state(answer.state)}."
+        what = "is" if answer.ok else "had ended already:"
+        return f"Task {answer.task_id} {what} {output.state(answer.state)}."
     return f"Task {answer.task_id} " + ("is being stopped." if answer.ok else "keeps running; --kill stops it.")
 
 

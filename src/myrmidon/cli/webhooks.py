@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import click
 
 from myrmidon.cli import output
 from myrmidon.cli.context import CliContext, connected
 from myrmidon.cli.request_options import Id
-from myrmidon.wire.webhooks import WebhookInfo
+from myrmidon.wire.webhooks import MessageKind, WebhookInfo
 
 
 @click.group()
@@ -17,7 +19,10 @@ def webhook() -> None:
 
 @webhook.command()
 @click.argument("url")
-@click.option("-k", "--kind", "kinds", multiple=True, metavar="KIND", help="Only this kind of message; repeatable.")
+@click.option(
+    "-k", "--kind", "kinds", multiple=True, type=click.Choice(get_args(MessageKind)), metavar="KIND",
+    help="Only this kind of message, such as task-failed; repeatable.",
+)  # fmt: skip
 @click.option("--group", help="Resource group whose messages are sent. Default: that of the token.")
 @connected
 def create(cli: CliContext, url: str, kinds: tuple[str, ...], group: str | None) -> None:

@@ -19,7 +19,7 @@ from myrmidon.functions.context import Context
 from myrmidon.functions.native_errors import LibraryProblem, NativeTypeError
 from myrmidon.functions.scalar_codecs import Codec
 from myrmidon.functions.types import TypeProblem
-from myrmidon.functions.values import decode_gathered_by, decode_plain, encode_by
+from myrmidon.functions.values import MAX_BYTES, decode_gathered_by, decode_plain, encode_by, too_large
 
 if TYPE_CHECKING:
     from myrmidon.executor.native_functions import NativeFunctions
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 PYTHON = "PYTHON"
 INLINE_BYTES = 1 << 10
-MAX_BYTES = 64 << 20
 
 
 class Runner:
@@ -155,7 +154,7 @@ class Runner:
                 described.append({"type": type_, "data": data})
                 continue
             if len(data) > MAX_BYTES:
-                raise ResultTooLarge(f"the result is {len(data) / 1e6:.0f} MB; at most 64 MiB")
+                raise ResultTooLarge(too_large("the result", len(data)))
             path = os.path.join(frame["output_folder"], f"{frame['id']}-{position}")
             with open(path, "wb") as file:
                 file.write(data)

@@ -15,7 +15,7 @@ from myrmidon.functions.handles import Handle, TupleHandle, source_of
 from myrmidon.functions.shared_ref import SharedRef
 from myrmidon.functions.signature import Parameter
 from myrmidon.functions.types import TypeProblem, fits, kind_of, type_string
-from myrmidon.functions.values import encode, encode_gathered
+from myrmidon.functions.values import MAX_BYTES, encode, encode_gathered, too_large
 
 if TYPE_CHECKING:
     from myrmidon.functions.graph_builder import GraphBuilder
@@ -51,6 +51,8 @@ class InputWriter:
     def payload(self, data: bytes) -> str:
         if len(data) <= INLINE_BYTES:
             return f'{{"inline":"{base64.b64encode(data).decode()}"}}'
+        if len(data) > MAX_BYTES:
+            raise TypeProblem(too_large("the value", len(data)))
         digest = hashlib.sha256(data).hexdigest()
         self.uploads[digest] = data
         return f'{{"digest":"{digest}","size":{len(data)}}}'

@@ -15,8 +15,15 @@ from myrmidon.functions.codecs import codec_of
 from myrmidon.functions.scalar_codecs import Codec
 from myrmidon.functions.types import TypeProblem, kind_of
 
+MAX_BYTES = 64 << 20
+"""How large an encoded value may be; the server stores no larger files."""
 PART = 1
 """The extension code of a placeholder in a gathered value: a number of 32 bits, big endian, which part goes there."""
+
+
+def too_large(what: str, size: int) -> str:
+    """What is said of a value of more than MAX_BYTES."""
+    return f"{what} has {size / (1 << 20):.1f} MiB; at most {MAX_BYTES >> 20} MiB"
 
 
 def encode(value: Any, annotation: Any) -> bytes:

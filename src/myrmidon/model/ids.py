@@ -88,7 +88,7 @@ def parse_id(text: str, path: str = "id") -> tuple[int, int]:
     """(task id, run number) of an id in text form; the run number is 0 for a task. Raises InvalidRequest."""
     parsed = try_parse_id(text)
     if parsed is None:
-        allowed = "an id as the server shows it, e.g. 5cee4880088100"
+        allowed = "an id as the server shows it, e.g. 7c07a39dc80000100"
         raise InvalidRequest([Problem(path, repr(text)[:100], allowed)])
     return parsed
 

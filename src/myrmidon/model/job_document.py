@@ -24,6 +24,8 @@ from myrmidon.model.task_validation import read_external_id, read_metadata, read
 from myrmidon.model.validation import MAX_DEPTH, NO_RECORD, Checker
 
 _GRAPH_KEYS: Final = (frozenset(Graph.__struct_fields__) - {"nodes"}) | {"tasks"}
+_REPLACED_KEYS: Final = frozenset({"parameters"})
+"""Fields of a document that ``graph_form`` has replaced."""
 _NODE_KEYS: Final = frozenset({"requires", "requires_policy", "hold", "reruns", "task"})
 _LISTED_NODE_KEYS: Final = _NODE_KEYS | {"label"}
 _POLICIES: Final = {policy.value: policy for policy in FailurePolicy}
@@ -81,7 +83,7 @@ def parse_graph(
     given = check.record(raw, ())
     if given is NO_RECORD:
         check.finish()
-    check.unknown_keys(given, _GRAPH_KEYS, ())
+    check.unknown_keys(given, _GRAPH_KEYS, (), also=_REPLACED_KEYS)
     external_id = read_external_id(check, given, ())
     routing = read_routing(check, given, ())
     routing_bytes = _task_routing_bytes(limits, external_id, routing)

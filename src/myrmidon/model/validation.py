@@ -124,13 +124,18 @@ class Checker:
                 return NO_RECORD
         return value
 
-    def unknown_keys(self, raw: Mapping[str, object], known: frozenset[str], path: Path) -> None:
-        """Record unknown fields: a misspelt one must not be ignored. Values are not shown: one may be a secret."""
+    def unknown_keys(
+        self, raw: Mapping[str, object], known: frozenset[str], path: Path, also: frozenset[str] = frozenset()
+    ) -> None:
+        """Record unknown fields: a misspelt one must not be ignored. Values are not shown: one may be a secret.
+
+        ``also`` are fields that the caller may send, but that were replaced before.
+        """
         if raw.keys() <= known:
             return
         for key in raw:
             if key not in known:
-                self.note_shown((*path, key), kind_of(raw[key]), f"one of {', '.join(sorted(known))}", "unknown")
+                self.note_shown((*path, key), kind_of(raw[key]), f"one of {', '.join(sorted(known | also))}", "unknown")
 
     def mapping(self, raw: Mapping[str, object], key: str, path: Path, limit: int) -> dict[str, object]:
         """An optional object of at limit that many keys."""

@@ -3,6 +3,8 @@
 Reads without locks and changes nothing.
 """
 
+from collections.abc import Iterable, Mapping
+
 from msgspec import Struct
 
 from myrmidon.model import dimensions
@@ -22,14 +24,19 @@ from myrmidon.store.tables.bot import BotWith
 _SHOWN_PARENTS = 20
 _SHOWN_BOTS = 20
 _NAMED_BOTS = 3
+_NAMED_VALUES = 8
 
 
 class Removed(Struct, frozen=True):
-    """A required dimension: how many bots it excludes (``removes``) and how many remain (``left``)."""
+    """A required dimension: how many bots it excludes (``removes``) and how many remain (``left``).
+
+    ``offered``: if none remain, what the bots before have for its key; a typing error shows there.
+    """
 
     dimension: str
     removes: int
     left: int
+    offered: tuple[str, ...] = ()
 
 
 class UnavailableBot(Struct, frozen=True):
@@ -176,7 +183,10 @@ def _tasks_are(number: int) -> str:
 def _explain_ended(tx: Tx, task: TaskResult, now: Micros, rules: Rules) -> Explanation:
     why = f" ({task.reason})" if task.reason else ""
     ended = f"The task has ended: {task.state}{why}."
-    found_no_bot = task.state in (TaskState.EXPIRED, TaskState.NO_RESOURCE) and task.ready_at is not None
+    # A task that has expired before it was ready has waited for its parents, and not for a bot.
+    found_no_bot = task.state == TaskState.NO_RESOURCE or (
+        task.state == TaskState.EXPIRED and task.ready_at is not None
+    )
     capacity = _capacity(tx, task, now, rules) if found_no_bot else None
     if capacity is None:
         return Explanation(task_id=task.id, state=task.state, summary=ended)
@@ -196,7 +206,7 @@ def _explain_ended(tx: Tx, task: TaskResult, now: Micros, rules: Rules) -> Expla
 def _describe(capacity: Capacity) -> str:
     if not capacity.num_bots:
         last = next((step for step in capacity.dimensions if step.left == 0), None)
-        missing = f": none of the remaining bots has {last.dimension}" if last else ""
+        missing = f": {_missing(last)}" if last else ""
         return f"No bot matches{missing}. Start such a bot, or change the dimensions."
     if capacity.num_serving:
         return f"{count(capacity.num_serving, 'bot')} can run it."
@@ -205,6 +215,17 @@ def _describe(capacity: Capacity) -> str:
     others = f" and {more} more" if more > 0 else ""
     match = "1 bot matches, but it" if capacity.num_bots == 1 else f"{capacity.num_bots} bots match, but none of them"
     return f"{match} is {'not ' if capacity.num_bots == 1 else ''}available: {named}{others}."
+
+
+def _missing(step: Removed) -> str:
+    key, _, value = step.dimension.partition(":")
+    if not step.removes:
+        return f"there is no bot in the pool {value}" if key == "pool" else f"no bot has {step.dimension}"
+    shown = ", ".join(step.offered[:_NAMED_VALUES])
+    more = len(step.offered) - _NAMED_VALUES
+    others = f" and {more} more" if more > 0 else ""
+    offered = f"their {key} is {shown}{others}" if shown else f"they have no dimension {key}"
+    return f"none of the remaining bots has {step.dimension}; {offered}"
 
 
 def _capacity(tx: Tx, task: TaskResult, now: Micros, rules: Rules) -> Capacity | None:
@@ -248,7 +269,12 @@ def _filter_bots(tx: Tx, required: str, pool: str) -> tuple[list[Removed], list[
     left = [(bot, dimensions.bot_sets(bot.dimensions)) for bot in found.values()]
     steps = []
     for single in dimensions.split_values(required):
-        before = len(left)
-        left = [(bot, sets) for bot, sets in left if dimensions.matches(single, sets)]
-        steps.append(Removed(dimensions.show_single(single), before - len(left), len(left)))
+        before, shown = left, dimensions.show_single(single)
+        left = [(bot, sets) for bot, sets in before if dimensions.matches(single, sets)]
+        offered = _offered(shown.partition(":")[0], [sets for _, sets in before]) if not left else ()
+        steps.append(Removed(shown, len(before) - len(left), len(left), offered))
     return steps, [bot for bot, _ in left]
+
+
+def _offered(key: str, several: Iterable[Mapping[str, frozenset[str]]]) -> tuple[str, ...]:
+    return tuple(sorted({value for sets in several for value in sets.get(key, ())}))

@@ -164,7 +164,7 @@ def rerun_job(
     if job.state == JobState.CANCELLED:
         raise WrongState("the job was cancelled; submit a new job")
     if job.state == JobState.SUCCEEDED and not full:
-        raise WrongState("the job has succeeded; use full to rerun all of it")
+        raise WrongState("the job has succeeded; to run all of it again, rerun it with full (`--full`)")
     if job.num_chunked_work and job.state == JobState.PENDING_RETRY:
         raise WrongState("the job is still processing an earlier change; try again in a moment")
     if job.num_chunked_work and job.state != JobState.RUNNING:

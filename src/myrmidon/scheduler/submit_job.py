@@ -179,13 +179,21 @@ def _existing_job(uow: UnitOfWork, group_id: int, draft: JobDraft) -> JobSubmitt
         found = request_keys.read(uow.tx, group_id, [draft.request_key]).get(draft.request_key)
         if found is not None:
             if found[0] != draft.body_hash:
-                raise key_conflict(draft.request_key)
+                same_id = found[1] == holder and external_id is not None
+                raise _edited(external_id) if same_id else key_conflict(draft.request_key)
             return _repeated(uow, found[1])
     if _was_committed(uow, draft):
         return _repeated(uow, draft.job_id)
     if holder is not None and holder != draft.job_id:
         raise Conflict(f"the external id {external_id} belongs to another job; choose another one")
     return None
+
+
+def _edited(external_id: str | None) -> Conflict:
+    return Conflict(
+        f"the job {external_id} has another document; to go on with the changed one, resume the job"
+        " (`myrmidon job submit --resume`), or choose another external id"
+    )
 
 
 def _attached_job(uow: UnitOfWork, group_id: int, draft: JobDraft) -> JobSubmitted | None:

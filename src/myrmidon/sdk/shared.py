@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar, cast
 from myrmidon.functions.annotations import annotation_of
 from myrmidon.functions.shared_ref import SharedRef
 from myrmidon.functions.types import type_string
-from myrmidon.functions.values import decode, encode
+from myrmidon.functions.values import MAX_BYTES, decode, encode, too_large
 from myrmidon.sdk.errors import Conflict
 from myrmidon.sdk.function_server import FunctionServer
 from myrmidon.sdk.graph_submission import UNKNOWN_FILE
@@ -66,9 +66,14 @@ class Shared(SharedRef, Generic[T]):
 
 
 def share(server: FunctionServer, value: T, annotation: Any, localities: Sequence[str]) -> Shared[T]:
-    """Store a value. Raises TypeProblem, which is a TypeError, if it does not have the type of the annotation."""
+    """Store a value. Raises TypeProblem, which is a TypeError, if it does not have the type of the annotation.
+
+    Raises ValueError if it is too large.
+    """
     annotation = annotation_of(value) if annotation is None else annotation
     data = encode(value, annotation)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"{too_large('the value', len(data))}; share it in pieces")
     made = _store(server, type_string(annotation), data, localities)
     return Shared(server, made.id, made.type, annotation)
 

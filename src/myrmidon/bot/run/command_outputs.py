@@ -13,9 +13,9 @@ from hashlib import sha256
 from typing import Any, Callable
 
 from myrmidon.functions.json_values import JsonProblem, encode_json
+from myrmidon.functions.values import MAX_BYTES, too_large
 
 INLINE_BYTES = 1 << 10
-MAX_BYTES = 64 << 20
 
 StoreFile = Callable[[str, str, str, bytes], None]
 """Stores a file of a run: (run, token, digest, bytes). Raises OSError."""
@@ -34,7 +34,7 @@ def read_outputs(folder: str, types: list[str], store: Callable[[str, bytes], No
         except JsonProblem as problem:
             raise BadOutput(str(problem)) from None
         if len(data) > MAX_BYTES:
-            raise BadOutput(f"output {position} is {len(data) / 1e6:.0f} MB; at most 64 MiB")
+            raise BadOutput(too_large(f"output {position}", len(data)))
         outputs.append({"type": kind, "payload": _payload(data, store)})
     return outputs
 

@@ -19,8 +19,8 @@ from myrmidon.bot.slots.function_run import FunctionRun
 from myrmidon.bot.slots.problems import Problem, problem_of
 from myrmidon.bot.slots.run_frames import digests_of
 from myrmidon.bot.slots.value_cache import ValueCache, digest_of
+from myrmidon.functions.values import MAX_BYTES, too_large
 
-MAX_OUTPUT_BYTES = 64 << 20
 _FILES = "the bot could not store the files of the function"
 
 
@@ -162,10 +162,10 @@ class RunFiles:
         if data is not None:
             return inline_output(kind, data)
         size = os.fstat(file).st_size
-        if size > MAX_OUTPUT_BYTES:
-            raise ValueError(f"the result is {size / 1e6:.0f} MB; at most 64 MiB")
+        if size > MAX_BYTES:
+            raise ValueError(too_large("the result", size))
         with os.fdopen(os.dup(file), "rb") as source:
-            content = source.read(MAX_OUTPUT_BYTES)
+            content = source.read(MAX_BYTES)
         digest = digest_of(content)
         self.values.add(digest, content)
         self.transfers.store(run.run, run.token, digest, content)

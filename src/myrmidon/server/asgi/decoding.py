@@ -17,6 +17,18 @@ from myrmidon.server.calls import Route, StreamedBody, Style
 MAX_QUERY_FIELDS = 1000
 _ESCAPED_NUL = b"\\u0000"
 _LOCATION = re.compile(r" - at `\$?\.?(.*)`$", re.DOTALL)
+_EXPECTED = re.compile(r"Expected (.*?)(?:, got `(.*)`)?$", re.DOTALL)
+_CHOICE = re.compile(r"Invalid enum value (.*)$", re.DOTALL)
+_FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`$", re.DOTALL)
+_KINDS = {
+    "str": "a text",
+    "int": "a number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "nothing",
+}
 
 
 def read_headers(lines: list[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -106,7 +118,18 @@ def query_decoder(kind: Any, *, tolerant: bool = False) -> Callable[[dict[str, l
 
 
 def _problem(message: str, source: str) -> Problem:
-    """A message of msgspec as a Problem with the path that it names."""
+    """A message of msgspec as a Problem with the path that it names, what was given, and what is allowed."""
     location = _LOCATION.search(message)
     path = location[1] if location else ""
-    return Problem(path or source, "something else", _LOCATION.sub("", message), "type")
+    text = _LOCATION.sub("", message)
+    if field := _FIELD.match(text):
+        path = f"{path}.{field[2]}" if path else field[2]
+        if field[1] == "missing required":
+            return Problem(path, "nothing", "a value: the field is required", "missing")
+        return Problem(path, "an unknown field", "the fields that /api/docs lists", "unknown")
+    if expected := _EXPECTED.match(text):
+        given = _KINDS.get(expected[2], expected[2]) or "another value"
+        return Problem(path or source, given, expected[1], "type")
+    if choice := _CHOICE.match(text):
+        return Problem(path or source, choice[1], "one of the values that /api/docs lists", "choice")
+    return Problem(path or source, "something else", text, "type")

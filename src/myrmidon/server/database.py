@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Protocol, TypeVar
 
 from myrmidon.model.errors import StoreUnavailable
@@ -111,11 +112,22 @@ class SchedulingDatabase(AsyncDatabase):
         self._metrics = metrics
         self.publish = publish
 
-    async def write(self, fn: Callable[[Tx], T]) -> T:
-        """Run fn in a transaction; returns when it is on disk and its effects are published."""
+    async def write(self, fn: Callable[[Tx], T], on_commit: Callable[[T], None] | None = None) -> T:
+        """Run fn in a transaction; returns when it is on disk and its effects are published.
+
+        ``on_commit`` gets the result before that, also if the caller was cancelled meanwhile.
+        """
+        return (await with_db_timeout(asyncio.shield(self.start_write(fn, on_commit))))[0]
+
+    def start_write(
+        self, fn: Callable[[Tx], T], on_commit: Callable[[T], None] | None = None
+    ) -> asyncio.Future[tuple[T, CommitEffects]]:
+        """As `write`, without waiting for it."""
         writing = self.begin_write(fn)
         writing.add_done_callback(self._publish)
-        return (await with_db_timeout(asyncio.shield(writing)))[0]
+        if on_commit is not None:
+            writing.add_done_callback(partial(_call_with_result, on_commit))
+        return writing
 
     def begin_write(self, fn: Callable[[Tx], T]) -> asyncio.Future[tuple[T, CommitEffects]]:
         """Start a transaction without waiting for it and without publishing its effects: the caller does both.
@@ -133,6 +145,11 @@ class SchedulingDatabase(AsyncDatabase):
     def _publish(self, writing: asyncio.Future[tuple[T, CommitEffects]]) -> None:
         if not writing.cancelled() and writing.exception() is None:
             self.publish(writing.result()[1])
+
+
+def _call_with_result(fn: Callable[[T], None], writing: asyncio.Future[tuple[T, CommitEffects]]) -> None:
+    if not writing.cancelled() and writing.exception() is None:
+        fn(writing.result()[0])
 
 
 async def with_db_timeout(result: asyncio.Future[T]) -> T:

@@ -34,7 +34,7 @@ from myrmidon.server.botapi.handshake import zip_hmac
 from myrmidon.server.botapi.logs import store_pieces
 from myrmidon.server.botapi.messages import EMPTY_RESPONSE, AssignedRun, ExchangeRequest, ExchangeResponse, encode
 from myrmidon.server.botapi.rendering import read_files
-from myrmidon.server.botapi.unreceived import give_back_if_abandoned, note_request
+from myrmidon.server.botapi.unreceived import begin_give_back_unreceived, give_back_if_abandoned, note_request
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import rollout
@@ -127,6 +127,7 @@ async def _first_attempt(context: ServerContext, bot_id: str, request: ExchangeR
         snapshot = await context.db.read(read)
         bot, has_work = register_bot(context, bot_id, request.session, snapshot), snapshot.has_work
         bot.config = request.config
+        begin_give_back_unreceived(context, bot, request, claimed=snapshot.nonce)
     now = bot.seen_at = context.now()
     if context.hub.canary_release:
         rollout.check_canary_progress(context, bot, finished=False)

@@ -17,6 +17,7 @@ from myrmidon.server.botapi.bot_snapshot import BotSnapshot, read_snapshot, regi
 from myrmidon.server.botapi.conversion import held_runs, parse_run, progress_of, to_report
 from myrmidon.server.botapi.directives import directive_for
 from myrmidon.server.botapi.messages import ExchangeRequest, FinishReport, encode
+from myrmidon.server.botapi.unreceived import begin_give_back_if_abandoned, begin_give_back_unreceived
 from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.claims import (
     claim_size,
@@ -105,14 +106,21 @@ async def write_exchange(
         result.left_for_others = bool(woken_queue and not result.tasks and task_to_run.not_empty(tx, [woken_queue]))
         return result
 
-    written = await context.db.write(write)
-    if written.snapshot is not None:
-        bot = register_bot(context, bot_id, request.session, written.snapshot)
-        bot.config = request.config
-        directive = directive_for(context, bot) if not written.tasks else None
+    def record(written: TxResult) -> None:
+        """Record the commit, also if the connection was lost: the next request says whether its answer arrived."""
+        nonlocal bot
+        if written.snapshot is not None:
+            bot = register_bot(context, bot_id, request.session, written.snapshot)
+            bot.config = request.config
+            begin_give_back_unreceived(context, bot, request, claimed=written.snapshot.nonce)
+        if bot is not None:
+            _record_commit(context, bot, request, reports, written, now)
+
+    written = await context.db.write(write, record)
     if bot is None:
         raise BrokenPromise("a bot was neither in memory nor read from the database")
-    _record_commit(context, bot, request, reports, written, now)
+    if written.snapshot is not None:
+        directive = directive_for(context, bot) if not written.tasks else None
     if written.n and len(written.tasks) < written.n:
         hub.mark_empty(bot, work_seq, accepts)
     if wakeup is not None and written.left_for_others and wakeup.forward_count < MAX_FORWARDS:
@@ -141,6 +149,8 @@ def _record_commit(
         rollout.check_canary_progress(context, bot, finished=finished)
     record_reports(context, reports, written.replies)
     record_claim(context, bot, request.nonce, written.tasks)
+    if written.tasks and begin_give_back_if_abandoned(context, bot, request.nonce):
+        written.tasks = []
     if request.state is not None:
         bot.state_written_at = now
 

@@ -14,6 +14,7 @@ from myrmidon.scheduler.claim import Claimed
 from myrmidon.server.context import ServerContext
 from myrmidon.server.database import with_db_timeout
 from myrmidon.server.dispatch.claims import claim_size, claim_with_nonce, record_claim
+from myrmidon.server.dispatch.give_back import begin_give_back
 from myrmidon.server.waiting.connected_bot import ConnectedBot
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.effects import CommitEffects
@@ -99,11 +100,16 @@ class DirectAssignment:
         for bot in self._reserved:
             tasks = self._claimed.get(bot) if committed else None
             if tasks:
-                record_claim(self._context, bot, bot.claim_request.nonce, tasks)
-                more = hub.may_have_work(bot, bot.claim_request.accepts) or any(
-                    self._serves(bot, queue) for queue in effects.enqueued
-                )
-                hub.deliver_claim(bot, tasks, more=more or hub.num_partial_submits > 0)
+                self._deliver(bot, tasks, effects)
             else:
                 hub.cancel_reservation(bot)
         self._context.db.publish(effects)
+
+    def _deliver(self, bot: ConnectedBot, tasks: list[Claimed], effects: CommitEffects) -> None:
+        """End the poll of a bot with its runs; give them back if the poll is gone and the bot has sent another one."""
+        hub, (nonce, _, accepts) = self._context.hub, bot.claim_request
+        record_claim(self._context, bot, nonce, tasks)
+        more = hub.may_have_work(bot, accepts) or any(self._serves(bot, queue) for queue in effects.enqueued)
+        delivered = hub.deliver_claim(bot, tasks, more=more or hub.num_partial_submits > 0)
+        if not delivered and bot.latest_nonce > nonce:
+            begin_give_back(self._context, bot, after=nonce - 1, before=nonce + 1)

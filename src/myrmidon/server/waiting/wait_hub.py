@@ -286,14 +286,16 @@ class WaitHub:
                     reserved.append(bot)
         return reserved
 
-    def deliver_claim(self, bot: ConnectedBot, tasks: list[Claimed], *, more: bool) -> None:
-        """End the poll of a reserved bot with runs whose claim is committed.
+    def deliver_claim(self, bot: ConnectedBot, tasks: list[Claimed], *, more: bool) -> bool:
+        """End the poll of a reserved bot with runs whose claim is committed; whether there is still a poll.
 
-        If its connection was lost meanwhile, the bot repeats the poll with the same nonce and gets the same runs.
+        If its connection was lost meanwhile, the next request of the bot gets the same runs or gives them back.
         """
         bot.reserved = False
-        if bot.future is not None and not bot.future.done():
-            bot.future.set_result(Wakeup(WakeReason.CLAIMED, claim=(tasks, more)))
+        if bot.future is None or bot.future.done():
+            return False
+        bot.future.set_result(Wakeup(WakeReason.CLAIMED, claim=(tasks, more)))
+        return True
 
     def cancel_reservation(self, bot: ConnectedBot) -> None:
         """End a reservation without a claim; the bot reads the database itself."""

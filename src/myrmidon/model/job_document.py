@@ -18,6 +18,7 @@ from myrmidon.model.function_validation import read_inputs
 from myrmidon.model.job import FailurePolicy, Graph, Node, RequiresPolicy, composed_routing
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.output_refs import labels_in
+from myrmidon.model.slice_validation import read_digests
 from myrmidon.model.task_request import TaskRequest, reads_outputs
 from myrmidon.model.task_validation import read_external_id, read_metadata, read_routing, read_tags, read_task
 from myrmidon.model.validation import MAX_DEPTH, NO_RECORD, Checker, Path, show_value
@@ -97,6 +98,7 @@ def parse_graph(
         deadline_s=check.optional_integer(given, "deadline_s", (), 1, limits.deadline_max_s),
         metadata=read_metadata(check, given, ()),
         tags=read_tags(check, given, ()),
+        code=read_digests(check, given, "code", ()),
     )
     if check.problems:
         DagBuilder(check, nodes, existing, broken).build()

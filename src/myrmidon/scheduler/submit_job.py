@@ -29,7 +29,7 @@ from myrmidon.scheduler.resume import Revision, attached, scopes_of, supersede
 from myrmidon.scheduler.submit import check_external_ids, new_job
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import chunked_work, task_request, task_result
+from myrmidon.store.tables import chunked_work, job_code, task_request, task_result
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import request_key as request_keys
 from myrmidon.store.tables import value as values
@@ -229,11 +229,11 @@ def _stage(
             return known
         if uow.tx.attempt > 1 and jobs.read(uow.tx, [draft.job_id]):
             return staged
-        require_files(uow, group_id, [node.request for node in draft.graph.nodes])
+        _require_files(uow, group_id, draft.graph)
         job = new_job(uow, group_id, draft.job_id, draft.graph, deadline_at=_deadline(uow, draft), staged=True)
         if draft.resume:
             job.external_id = None  # that of the earlier revision until this one is complete
-        jobs.insert(uow.tx, [job])
+        _insert_job(uow, job, draft.graph)
     else:
         uow.lock_jobs([draft.job_id])
         if draft.job_id not in uow.jobs:
@@ -261,10 +261,10 @@ def _commit_job(uow: UnitOfWork, group_id: int, draft: JobDraft, parts: Sequence
     if len(parts) > 1:
         job = _unstage(uow, draft, revision)
     else:
-        require_files(uow, group_id, [node.request for node in draft.graph.nodes])
+        _require_files(uow, group_id, draft.graph)
         job = new_job(uow, group_id, draft.job_id, draft.graph, deadline_at=_deadline(uow, draft))
         job.revision = revision.number
-        jobs.insert(uow.tx, [job])
+        _insert_job(uow, job, draft.graph)
         uow.jobs[job.id] = job
         make_ready(uow, [t for t in _store_chunk(uow, group_id, draft, parts[0]) if _may_start(t)])
     _store_input_and_output_tasks(uow, draft)
@@ -277,6 +277,16 @@ def _commit_job(uow: UnitOfWork, group_id: int, draft: JobDraft, parts: Sequence
         superseded=revision.earlier.id if revision.earlier is not None else None,
         queues_to_wake=sorted(uow.queues_to_wake),
     )
+
+
+def _require_files(uow: UnitOfWork, group_id: int, graph: Graph) -> None:
+    require_files(uow, group_id, [node.request for node in graph.nodes], graph.code)
+
+
+def _insert_job(uow: UnitOfWork, job: Job, graph: Graph) -> None:
+    jobs.insert(uow.tx, [job])
+    if graph.code:
+        job_code.insert(uow.tx, job.id, graph.code)
 
 
 def _supersede(uow: UnitOfWork, group_id: int, draft: JobDraft) -> Revision:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from myrmidon.functions.graph_builder import Document, GraphBuilder
+from myrmidon.functions.native_task import LIBRARY
 from myrmidon.functions.task_function import TaskFunction
 from myrmidon.functions.types import module_name
 from myrmidon.sdk.code_packages import CodePackages
@@ -46,7 +47,10 @@ def submit_with_code(
 
 
 def document_of(builder: GraphBuilder, fields: Mapping[str, Any], zips: Mapping[str, CodeZip]) -> Document:
-    """The document of a graph with the digests of its code, and the identities of its functions."""
+    """The document of a graph with the digests of its code, and the identities of its functions.
+
+    Libraries that no node calls are named beside the nodes: the server keeps them for what the nodes submit.
+    """
 
     def identity_of(function: TaskFunction[Any, Any]) -> str:
         if function.native is not None:
@@ -54,4 +58,8 @@ def document_of(builder: GraphBuilder, fields: Mapping[str, Any], zips: Mapping[
         packed = zips.get(module_name(function.code_module))
         return identities(packed).of(function) if packed is not None else ""
 
+    called = {module_name(one.code_module) for one in builder.functions()}
+    further = sorted({zips[one].digest for one in zips if one.startswith(LIBRARY) and one not in called})
+    if further:
+        fields = {**fields, "code": further}
     return builder.document(fields, lambda module: zips[module].digest if module in zips else "", identity_of)

@@ -6,6 +6,7 @@ and made visible by the last transaction; if that never comes, a sweep deletes w
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -18,7 +19,7 @@ from myrmidon.model.job_document import labels_of, parse_graph
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
-from myrmidon.scheduler.idempotency import check_key, key_conflict
+from myrmidon.scheduler.idempotency import check_key, claim_request_key, key_conflict
 from myrmidon.scheduler.new_task import NewTask, OutputSlot
 from myrmidon.scheduler.new_tasks import check_parents, digest_of, open_group, store_new_tasks
 from myrmidon.scheduler.new_values import check_shared, require_files
@@ -155,6 +156,39 @@ def submit_steps(
                 _stage, group_id=group_id, draft=draft, number=number, part=part, now=now, ids=ids, rules=rules
             )
     yield lambda tx: _commit_job(UnitOfWork(tx, now, ids, rules), group_id, draft, parts)
+
+
+def submit_jobs(
+    tx: Tx,
+    group_id: int,
+    drafts: Sequence[JobDraft],
+    *,
+    request_key: str | None,
+    now: Micros,
+    ids: IdSource,
+    rules: Rules = DEFAULT_RULES,
+) -> list[JobSubmitted]:
+    """Store several graphs of up to WHOLE tasks together and start their tasks: all of them, or none.
+
+    ``request_key`` is that of the whole call. The keys of the drafts are derived from it (see ``batch_keys``).
+    """
+    num_tasks = sum(len(draft.graph.nodes) for draft in drafts)
+    if num_tasks > WHOLE:
+        allowed = f"at most {WHOLE} tasks in all jobs together; submit larger jobs one by one"
+        raise InvalidRequest([Problem("jobs", f"{num_tasks} tasks", allowed, "too_many")])
+    if request_key is not None:
+        bodies = [draft.body_hash for draft in drafts]
+        claim_request_key(tx, "submit of jobs", request_key, bodies, now=now, group_id=group_id)
+    return [_commit_job(UnitOfWork(tx, now, ids, rules), group_id, draft, [draft.dag.order]) for draft in drafts]
+
+
+def batch_keys(request_key: str | None, num_jobs: int) -> list[str | None]:
+    """The request keys of the jobs of one call, so that a repeated call finds each of them."""
+    if request_key is None:
+        return [None] * num_jobs
+    check_key(request_key)
+    stem = sha256(request_key.encode()).hexdigest()
+    return [f"job {position} of {stem}" for position in range(num_jobs)]
 
 
 def _chunks(draft: JobDraft) -> list[list[int]]:

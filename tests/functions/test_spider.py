@@ -15,6 +15,7 @@ from myrmidon.functions.graph_builder import GraphBuilder
 from myrmidon.functions.signature import signature_of
 from myrmidon.functions.task_graph import graph_of
 from myrmidon.functions.types import TypeProblem
+from myrmidon.sdk.errors import CallFailed
 from myrmidon.spider import Data, Driver, Int8, Int32, Int64, JobStatus, TaskContext, TaskGraph, chain, group
 from tests.deadline import HANG_S
 from tests.functions import spider_tasks as tasks
@@ -133,13 +134,59 @@ def test_wrong_arguments_are_refused_before_the_first_job_is_sent(driver: Driver
     assert len(client.jobs(limit=1000).jobs) == before
 
 
-def test_a_job_that_the_server_refuses_cancels_those_before_it(driver: Driver, client: Client):
+def dropped(driver: Driver) -> Data:
+    """Data that the server refuses as an argument, because it was deleted."""
     data = driver.create_data(Data.from_value(b"x"))
     driver.drop_data(data)
-    with pytest.raises(Exception, match="no shared value"):
-        driver.submit_jobs([tasks.add, tasks.size_of], [[1, 2], [data]])
-    newest = client.jobs(limit=1).jobs[0]
-    assert (newest.name, client.job(newest.job_id).wait().state) in (("add", "CANCELLED"), ("add", "SUCCEEDED"))
+    return data
+
+
+def test_if_the_server_refuses_one_job_none_is_stored(driver: Driver, client: Client):
+    before = client.jobs(limit=1).jobs[0].job_id
+    with pytest.raises(CallFailed, match="no shared value"):
+        driver.submit_jobs([tasks.add, tasks.size_of, tasks.add], [[1, 2], [dropped(driver)], [3, 4]])
+    assert client.jobs(limit=1).jobs[0].job_id == before
+    assert [job.wait_complete() for job in driver.submit_jobs([tasks.add, tasks.add], [[1, 2], [3, 4]])] == [
+        JobStatus.Succeeded,
+        JobStatus.Succeeded,
+    ]
+
+
+def test_jobs_of_more_than_a_thousand_tasks_are_sent_in_parts_and_cancelled_if_a_later_part_is_refused(
+    driver: Driver, client: Client
+):
+    many = group([tasks.add] * 700)
+    args = [[1, 2] * 700, [1, 2] * 700]
+    jobs = driver.submit_jobs([many, many, tasks.add], [*args, [5, 6]])
+    assert len({job.id for job in jobs}) == 3
+    assert jobs[2].wait_complete() is JobStatus.Succeeded
+    assert jobs[2].get_results() == (11,)
+    for job in jobs:
+        job.cancel()
+    newest = client.jobs(limit=1).jobs[0].job_id
+    with pytest.raises(CallFailed, match="no shared value"):
+        driver.submit_jobs([many, many, tasks.size_of], [*args, [dropped(driver)]])
+    stored = client.jobs(limit=1).jobs[0]
+    assert stored.job_id != newest
+    assert client.job(stored.job_id).wait().state == "CANCELLED"
+
+
+def test_a_lost_answer_does_not_store_jobs_twice(driver: Driver, client: Client, monkeypatch: pytest.MonkeyPatch):
+    """The client repeats the call with the same request key."""
+    transport = driver.client.api.transport
+    call, keys = transport.call, []
+
+    def twice(method: str, path: str, **options: Any) -> Any:
+        if path.endswith("/jobs/batch"):
+            keys.append(options["key"])
+            call(method, path, **options)  # the server has stored the jobs, and the answer was lost
+        return call(method, path, **options)
+
+    monkeypatch.setattr(transport, "call", twice)
+    jobs = driver.submit_jobs([tasks.add, tasks.add], [[1, 2], [3, 4]])
+    assert [client.jobs(limit=3).jobs[at].job_id for at in (0, 1)] == [job.id for job in reversed(jobs)]
+    assert client.jobs(limit=3).jobs[2].job_id not in [job.id for job in jobs]
+    assert len(keys) == 1
 
 
 # ---------------------------------------------------------------- shapes

@@ -91,6 +91,11 @@ def segfault() -> None:
     raise NotImplementedError
 
 
+@task(library=FAULTS)
+def exits(code: int) -> None:
+    raise NotImplementedError
+
+
 @task(library=FAULTS, name="at")
 def wrongly_declared(index: str) -> str:
     raise NotImplementedError

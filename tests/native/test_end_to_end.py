@@ -102,10 +102,33 @@ def test_a_task_says_which_machine_its_library_needs(built: None):
     assert dimensions(native.lost) == {}
 
 
-def test_a_function_on_a_bot_submits_functions_of_installed_libraries_only(client: Client):
-    with pytest.raises(TaskFailed, match="cannot submit a function of a library that is shipped with the job"):
-        client.submit(python_tasks.submits, 1).result()
+def test_a_function_on_a_bot_submits_functions_of_libraries_that_are_installed_or_were_sent_with_its_job(
+    client: Client,
+):
     assert client.submit(python_tasks.submits_installed, 1).result() == 2
+    assert client.submit(python_tasks.submits, 1).result() == 2
+    with client.new_job() as job:
+        values = python_tasks.submits_parts(5)
+    assert job.result(values) == [10, 11, 12, 13, 14]
+    added = {one.label: one for one in client.job(job.id).tasks()}
+    assert "submits_parts/add[4]" in added
+    assert "submits_parts/rust_integer[4]" in added
+
+
+def test_what_a_function_submits_needs_the_machine_of_its_library(client: Client):
+    with client.new_job() as job:
+        python_tasks.submits(1)
+    job.wait()
+    [added] = [one for one in client.job(job.id).tasks() if one.label == "submits/add"]
+    required = client.api.task(added.task_id).request.slices[0].properties["dimensions"]
+    assert required == {"pool": ["default"], **native.add.native.dimensions()}  # type: ignore[union-attr]
+
+
+def test_a_library_that_was_not_sent_with_the_job_is_named_with_what_to_do(client: Client):
+    with pytest.raises(TaskFailed) as caught:
+        client.submit(python_tasks.submits_never_built, 1).result()
+    assert "never_built() is in libnever_built.so, which was not sent with this job" in str(caught.value)
+    assert "import tests.native.python_tasks there. Or install the library on the bots" in str(caught.value)
 
 
 def test_a_rerun_with_new_code_takes_the_library_as_it_is_now(client: Client, tmp_path):

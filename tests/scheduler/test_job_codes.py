@@ -1,4 +1,4 @@
-"""Tasks that functions add to their job, after a rerun has replaced the code of the job."""
+"""Tasks that functions add to their job: with code that the job has, and after a rerun has replaced it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from myrmidon.model.errors import Conflict
+from myrmidon.model.errors import Conflict, InvalidRequest, UnknownFile
 from myrmidon.scheduler import job_codes, rerun
-from myrmidon.store.tables import job_code
+from myrmidon.store.tables import job_code, stored_file
 from tests.builders import a_function, a_graph
 
 OLD, NEW, NEWEST = "ab" * 32, "cd" * 32, "ef" * 32
@@ -98,3 +98,45 @@ def test_tasks_with_the_code_of_the_submission_or_with_none_are_added_as_they_ar
     assert w.extend(job, {}, raw=with_code(OLD, "x"), by=run.task_id).num_new == 1
     assert w.extend(job, {"command": []}, by=run.task_id).num_new == 1
     assert w.read(job_code.of_job, job.id) == {OLD: NEW}
+
+
+# ------------------------------------------------------------------------------------- code for what nodes will add
+
+
+@pytest.mark.parametrize("num_nodes", [1, 7], ids=["in one transaction", "staged"])
+def test_code_that_no_node_has_is_kept_for_what_the_nodes_add(w, small_chunks, num_nodes):
+    job = w.job_raw({**with_code(OLD, "a", *(f"b{n}" for n in range(1, num_nodes))), "code": [NEW]})
+    assert w.read(job_code.of_job, job.id) == {OLD: None, NEW: None}
+    later = w.now + (1 << 60)
+    assert w.read(lambda tx: stored_file.unused(tx, NEW[0], before=later, n=10)) == []
+    assert w.read(lambda tx: stored_file.unused(tx, NEWEST[0], before=later, n=10)) == [NEWEST]
+    w.carry()
+    runs = [w.take("b1") for _ in range(num_nodes)]
+    by = next(run for run in runs if run.label == "a")
+    assert w.extend(job, {}, raw=with_code(NEW, "x"), by=by.task_id).num_new == 1
+    for run in runs:
+        w.finish(run)
+    assert w.take("b1").code == NEW
+
+
+def test_code_that_no_node_has_is_replaced_by_a_rerun_too(w):
+    job = w.job_raw({**with_code(OLD, "a"), "code": [NEW]})
+    w.do(job_codes.replace_code, w.job_row(job), {NEW: NEWEST})
+    run = w.take("b1")
+    assert w.extend(job, {}, raw=with_code(NEWEST, "x"), by=run.task_id).num_new == 1
+    w.finish(run)
+    assert w.take("b1").code == NEWEST
+    assert w.read(job_code.of_job, job.id) == {OLD: None, NEW: NEWEST}
+
+
+@pytest.mark.parametrize("num_nodes", [1, 7], ids=["in one transaction", "staged"])
+def test_code_that_nobody_has_stored_is_refused_with_the_job(w, small_chunks, num_nodes):
+    with pytest.raises(UnknownFile, match="1212"):
+        w.job_raw({**with_code(OLD, *(f"a{n}" for n in range(num_nodes))), "code": [NEW, "12" * 32]})
+    assert (w.count("jobs"), w.count("job_codes")) == (0, 0)
+
+
+def test_code_is_a_list_of_digests(w):
+    with pytest.raises(InvalidRequest) as error:
+        w.job_raw({**with_code(OLD, "a"), "code": ["x", 1, "AB" * 32]})
+    assert [problem.path for problem in error.value.problems] == ["code[0]", "code[1]", "code[2]"]

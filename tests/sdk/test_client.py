@@ -65,6 +65,7 @@ API_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "create_token": (("t",), {"role": "user"}),
     "revoke_token": (("1",), {}),
     "submit_job": (({},), {}),
+    "submit_jobs": (([{}],), {}),
     "check_job": (({},), {}),
     "jobs": ((), {}),
     "results": ((["1"],), {}),

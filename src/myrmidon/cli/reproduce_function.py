@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from myrmidon.cli import exit_codes, output
+from myrmidon.cli import exit_codes, output, reproduce_native
 from myrmidon.cli.reproduce_environment import interpreter_for, variables_of
+from myrmidon.cli.reproduce_native import PROGRAM
+from myrmidon.executor.process_end import death_message, native_name
+from myrmidon.executor.reproduce import ENDED
+from myrmidon.executor.runner import PYTHON
 
 if TYPE_CHECKING:
     from myrmidon.cli.context import CliContext
@@ -28,8 +32,10 @@ _BUILTINS = "myrmidon.executor.builtins"
 def run_function(cli: CliContext, task: TaskInfo, folder: str | None, *, debug: bool, to_stderr: bool) -> int:
     """Call the function of a task here; the exit code. Without ``folder`` a temporary one is used and removed."""
     call = cli.api.function_call(task.task_id)
-    if call.language != "PYTHON" or call.package_name == _BUILTINS:
-        raise click.UsageError(f"{call.package_name}:{call.func_name} is not a function that can run here.")
+    if call.package_name == _BUILTINS:
+        raise click.UsageError(f"{call.func_name} is a part of Myrmidon that needs its job; it cannot run here.")
+    if call.language != PYTHON:
+        reproduce_native.require_library(call)
     if folder is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)
         return _run(cli, task, call, Path(folder).resolve(), debug=debug, to_stderr=to_stderr)
@@ -38,30 +44,41 @@ def run_function(cli: CliContext, task: TaskInfo, folder: str | None, *, debug: 
 
 
 def _run(cli: CliContext, task: TaskInfo, call: FunctionCall, root: Path, *, debug: bool, to_stderr: bool) -> int:
+    gdb = reproduce_native.require_gdb(task.task_id) if debug and call.language != PYTHON else ""
     described = {
         "package": call.package_name,
         "function": call.func_name,
+        "language": call.language,
         "signature": call.signature,
         "code": _fetch_code(cli, task, call, root),
+        "env": call.env,
         "inputs": [_fetch_input(cli, one, root) for one in call.inputs],
     }
     (root / "call.json").write_text(json.dumps(described))
+    (root / ENDED).unlink(missing_ok=True)
     work = root / "work"
     work.mkdir(exist_ok=True)
     output.note(f"{call.package_name}:{call.func_name}, {output.plural(len(call.inputs), 'input')}")
-    python = interpreter_for(cli, task, call, root)
-    words = [python, "-m", "myrmidon.executor.reproduce", str(root), *(["--pdb"] if debug else [])]
-    done = subprocess.run(  # noqa: S603 - running the function is the purpose
-        words, cwd=work, env=_environment(call, root), stdout=sys.stderr if to_stderr else None, check=False
-    )
+    words = [interpreter_for(cli, task, call, root), *PROGRAM, str(root)]
+    stdout = sys.stderr if to_stderr else None
+    if gdb:
+        return reproduce_native.debug(
+            [gdb, *reproduce_native.gdb_options(call), *words], work, _environment(root), stdout
+        )
+    if debug:
+        words.append("--pdb")
+    done = subprocess.run(words, cwd=work, env=_environment(root), stdout=stdout, check=False)  # noqa: S603 - the task's
+    if not (root / ENDED).exists():
+        native = native_name(call.func_name, call.package_name, call.language)
+        output.echo(death_message(done.returncode, by_kernel=False, native=native), err=True)
+        return exit_codes.of_task("FAILED", done.returncode)
     return exit_codes.of_task("FAILED" if done.returncode else "SUCCEEDED", done.returncode)
 
 
-def _environment(call: FunctionCall, root: Path) -> dict[str, str]:
+def _environment(root: Path) -> dict[str, str]:
     env = {**os.environ, "MYRMIDON_BOT_ID": "reproduce", **variables_of(root)}
     env.pop("MYRMIDON_TASK_ID", None)
-    env.update(call.env)
-    return {name: value for name, value in env.items() if value or name not in call.env}
+    return env
 
 
 def _fetch_code(cli: CliContext, task: TaskInfo, call: FunctionCall, root: Path) -> str:

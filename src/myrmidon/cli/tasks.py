@@ -323,14 +323,17 @@ def rerun(cli: CliContext, task_id: str, *, force: bool, cascade: bool) -> None:
     metavar="DIR",
     help="Folder to run in. Default: a temporary folder, removed afterwards.",
 )
-@click.option("--pdb", "debug", is_flag=True, help="Start the debugger where a function raises.")
+@click.option(
+    "--pdb", "debug", is_flag=True, help="Start the debugger where a function raises: pdb, or gdb in a library."
+)
 @connected
 def reproduce(cli: CliContext, task_id: str, extra: tuple[str, ...], folder: str | None, *, debug: bool) -> int:
     """Run a task's command or function on this machine.
 
     A command runs as on a bot, with any further arguments appended. Named caches are empty folders, and the secret
     is not available. A function runs with the code, the inputs and the requirements of the task, in this Python; its
-    result or its traceback is printed.
+    result or its traceback is printed. A function of a shared library runs with the library of the task; if it
+    crashes, the reason is shown as a bot shows it.
 
     \b
       myrmidon task reproduce wc-1/count --pdb

@@ -24,15 +24,15 @@ class RunContext(Context):
 
     is_local = False
 
-    def __init__(self, frame: dict[str, Any], code: str, send: Callable[[dict[str, Any]], None]) -> None:
-        """``code`` is the digest of the code that the function is from, ``send`` sends a frame to the bot."""
+    def __init__(self, frame: dict[str, Any], folder: str, send: Callable[[dict[str, Any]], None]) -> None:
+        """``folder`` has the code that the function is from, ``send`` sends a frame to the bot."""
         self.task_id = frame["task_id"]
         self.job_id = frame["job_id"]
         self.label = frame["label"]
         self.bot_id = frame["bot_id"]
         self.run = int(frame["run"][-2:], 16)
         self._frame = frame
-        self._code = code
+        self._folder = folder
         self.submissions: Submissions | None = None
         self._lock = threading.Lock()  # the threads of a function share its context
         self._send = send
@@ -73,5 +73,5 @@ class RunContext(Context):
             if self.submissions is None:
                 from myrmidon.executor.submissions import Submissions  # late: most runs need neither HTTP nor graphs
 
-                self.submissions = Submissions(self._frame, self._code)
+                self.submissions = Submissions(self._frame, self._folder)
             return self.submissions

@@ -35,7 +35,6 @@ class Runner:
     def __init__(self, streams: Streams, folder: Folder, send: Callable[[dict[str, Any]], None]) -> None:
         """``send`` sends a frame to the bot while a run is on."""
         self._send = send
-        self._code = ""
         self._code_path = ""
         self._native: NativeFunctions | None = None
         self._frame: dict[str, Any] | None = None
@@ -52,7 +51,6 @@ class Runner:
         """Import modules from this folder, named by the digest of the code, first; empty: only what is installed."""
         if path:
             sys.path.insert(0, path)
-        self._code = os.path.basename(path)
         self._code_path = path
 
     def run(self, frame: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +80,7 @@ class Runner:
             if self._frame is None:
                 return Context()
             if self._context is None:
-                self._context = RunContext(self._frame, self._code, self._send)
+                self._context = RunContext(self._frame, self._code_path, self._send)
             return self._context
 
     def _end_context(self) -> None:

@@ -8,16 +8,17 @@ order of the calls, so that a repeated run adds the same tasks, which the server
 from __future__ import annotations
 
 import json
+import os
 import threading
 from typing import Any, Iterable, Mapping, Sequence
 
 from myrmidon.executor.job_calls import calls_of
 from myrmidon.functions.environments import defaults_of_run
 from myrmidon.functions.graph_builder import GraphBuilder
-from myrmidon.functions.graph_errors import GraphError
 from myrmidon.functions.handles import Handle, TupleHandle, source_of
 from myrmidon.functions.native_task import LIBRARY
 from myrmidon.functions.node_inputs import contains_handle
+from myrmidon.functions.shipped_libraries import read_list, with_shipped_library
 from myrmidon.functions.signature import Signature
 from myrmidon.functions.types import TypeProblem, type_string
 
@@ -42,22 +43,24 @@ class _Builder(GraphBuilder):
 class Submissions:
     """The calls of one run."""
 
-    def __init__(self, frame: Mapping[str, Any], code: str) -> None:
+    def __init__(self, frame: Mapping[str, Any], folder: str) -> None:
+        """``folder`` has the code of the run and the name of its digest; empty if the code is installed."""
         self._calls = calls_of(frame)
         self._label: str = frame["label"]
-        self._code = code
+        self._code = os.path.basename(folder)
+        self._libraries = read_list(folder) if folder else {}
         self._builder = _Builder(self._label, frame.get("environment") or "")
         self._num_sent = 0
         self._lock = threading.Lock()  # a function may submit from several threads
 
     def call(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         with self._lock:
-            return self._builder.call(function, args, kwargs)
+            return self._builder.call(with_shipped_library(function, self._libraries), args, kwargs)
 
     def map(self, function: Any, items: Iterable[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         known = items if isinstance(items, Handle) else list(items)  # may itself submit
         with self._lock:
-            return self._builder.map(function, known, args, kwargs)
+            return self._builder.map(with_shipped_library(function, self._libraries), known, args, kwargs)
 
     def delegate_of(self, result: Any, signature: Signature) -> str | None:
         """The label of the call whose outputs are those of the function; None if the result is a value.
@@ -85,10 +88,7 @@ class Submissions:
     def _code_of(self, module: str) -> str:
         """The code of this run, which has all modules; a library that is shipped is in a code of its own."""
         if module.startswith(LIBRARY):
-            raise GraphError(
-                "a function on a bot cannot submit a function of a library that is shipped with the job; use job.map "
-                "over the result of this function, or install the library on the bots"
-            )
+            return module[len(LIBRARY) :]
         return self._code if module else ""
 
     def send(self, delegate: str | None = None) -> None:

@@ -29,22 +29,30 @@ LIBRARY = "library "
 
 
 class NativeTarget(NamedTuple):
-    """Where a native function is. ``path`` is empty for a library that is installed on the bots."""
+    """Where a native function is. ``path`` is empty for a library that is installed on the bots.
+
+    On a bot, ``code`` is the digest of the code that has a library which was sent with the job, and ``machine`` are the
+    dimensions of the machine that it was built for.
+    """
 
     library: str
     name: str
     language: str
     path: str
+    code: str = ""
+    machine: Mapping[str, list[str]] = {}
 
     @property
     def code_module(self) -> str:
         """What stands for a module where the code of functions is collected; empty if nothing is shipped."""
-        return f"{LIBRARY}{self.path}" if self.path else ""
+        return f"{LIBRARY}{self.code or self.path}" if self.path else ""
 
     def dimensions(self) -> dict[str, list[str]]:
         """Which bots can run it: those of the library's machine, or those on which it is installed."""
         if not self.path:
             return {"library": [self.library]}
+        if self.code:
+            return dict(self.machine)
         with contextlib.suppress(OSError):
             machine = elf.machine_of(self.path)
             if machine.startswith(("x86", "arm")):

@@ -41,7 +41,10 @@ class Node(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Graph(Struct, frozen=True, kw_only=True):
-    """A job as it was requested."""
+    """A job as it was requested.
+
+    ``code``: digests of code that none of the nodes has, for tasks that the nodes add to the job while they run.
+    """
 
     name: str
     nodes: list[Node]
@@ -52,6 +55,7 @@ class Graph(Struct, frozen=True, kw_only=True):
     deadline_s: int | None = None
     metadata: dict[str, str] = {}
     tags: list[str] = []
+    code: list[str] = []
 
 
 def encode_graph(graph: Graph) -> dict[str, object]:
@@ -74,6 +78,7 @@ def encode_graph(graph: Graph) -> dict[str, object]:
         "deadline_s": graph.deadline_s,
         "metadata": dict(graph.metadata),
         "tags": list(graph.tags),
+        "code": list(graph.code),
         "tasks": tasks,
     }
 

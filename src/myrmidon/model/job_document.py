@@ -19,6 +19,7 @@ from myrmidon.model.job import FailurePolicy, Graph, Node, RequiresPolicy, compo
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.output_refs import labels_in
 from myrmidon.model.shown_input import Path, show_value
+from myrmidon.model.slice_validation import read_digests
 from myrmidon.model.task_request import TaskRequest, reads_outputs
 from myrmidon.model.task_validation import read_external_id, read_metadata, read_routing, read_tags, read_task
 from myrmidon.model.validation import MAX_DEPTH, NO_RECORD, Checker
@@ -100,6 +101,7 @@ def parse_graph(
         deadline_s=check.optional_integer(given, "deadline_s", (), 1, limits.deadline_max_s),
         metadata=read_metadata(check, given, ()),
         tags=read_tags(check, given, ()),
+        code=read_digests(check, given, "code", ()),
     )
     if check.problems:
         DagBuilder(check, nodes, existing, broken).build()

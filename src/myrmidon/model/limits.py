@@ -76,6 +76,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     label_chars: int = 255
     nodes: int = 100_000
     parents: int = 10_000
+    job_codes: int = 1_000
     job_retries_default: int = 0
     job_retries_max: int = 100
     routing_key_bytes: int = 255

@@ -32,6 +32,7 @@ from myrmidon.model.validation import (
 )
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_DIGEST_RULE: Final = "SHA-256 as 64 lower-case hex"
 _NAMESPACE = re.compile(r"[a-zA-Z0-9\-._]+")
 CACHE_NAME = re.compile(r"[a-z0-9_]+")
 ENV_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -286,7 +287,14 @@ def read_files(check: Checker, raw: dict[str, object], path: Path) -> FilesRef |
 
 
 def read_digest(check: Checker, raw: dict[str, object], path: Path) -> str:
-    return check.text(raw, "digest", path, 64, minimum=64, pattern=_DIGEST, allowed="SHA-256 as 64 lower-case hex")
+    return check.text(raw, "digest", path, 64, minimum=64, pattern=_DIGEST, allowed=_DIGEST_RULE)
+
+
+def read_digests(check: Checker, raw: dict[str, object], key: str, path: Path) -> list[str]:
+    def is_digest(text: str) -> bool:
+        return _DIGEST.fullmatch(text) is not None
+
+    return check.texts(raw, key, path, check.limits.job_codes, chars=64, fits=is_digest, allowed=_DIGEST_RULE)
 
 
 # Most requests use few fields, so only those that are given are read; the struct has the defaults of the others.

@@ -61,12 +61,14 @@ def check_shared(
     return refused
 
 
-def missing_files(uow: UnitOfWork, group_id: int, requests: Iterable[TaskRequest]) -> list[str]:
-    """The digests of files that requests need and that their group has not stored.
+def missing_files(
+    uow: UnitOfWork, group_id: int, requests: Iterable[TaskRequest], further: Iterable[str] = ()
+) -> list[str]:
+    """The digests of files that requests need and that their group has not stored, and of ``further`` ones.
 
     These are the code and the environments of functions, and constants and shapes that are too large to be inline.
     """
-    codes: set[str] = set()
+    codes: set[str] = set(further)
     sizes: dict[str, int] = {}
     for request in requests:
         codes.update(_files_of(request.function))
@@ -79,9 +81,9 @@ def missing_files(uow: UnitOfWork, group_id: int, requests: Iterable[TaskRequest
     return check_files(uow.tx, group_id, codes | sizes.keys(), now=uow.now, sizes=sizes)
 
 
-def require_files(uow: UnitOfWork, group_id: int, requests: Iterable[TaskRequest]) -> None:
-    """Raise UnknownFile if the group has not stored a file that these requests need."""
-    missing = missing_files(uow, group_id, requests)
+def require_files(uow: UnitOfWork, group_id: int, requests: Iterable[TaskRequest], further: Iterable[str] = ()) -> None:
+    """Raise UnknownFile if the group has not stored a file that these requests need, or one of ``further``."""
+    missing = missing_files(uow, group_id, requests, further)
     if missing:
         raise UnknownFile(missing)
 

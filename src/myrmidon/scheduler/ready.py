@@ -43,7 +43,7 @@ def make_ready(uow: UnitOfWork, tasks: Sequence[TaskResult], *, avoid: Mapping[i
         if task.id in shared and lost_by is None:
             near[task.id] = uow.slices[task.id][number].queue
     if near:
-        shared_value.record_localities(uow.tx, near)
+        uow.tx.effects.localities.update(shared_value.localities_of_tasks(uow.tx, near))
 
 
 def _past_deadline(uow: UnitOfWork, task: TaskResult) -> bool:

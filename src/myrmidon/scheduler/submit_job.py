@@ -6,6 +6,7 @@ and made visible by the last transaction; if that never comes, a sweep deletes w
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -18,7 +19,7 @@ from myrmidon.model.job_document import labels_of, parse_graph
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
-from myrmidon.scheduler.idempotency import check_key, key_conflict
+from myrmidon.scheduler.idempotency import check_key, claim_request_key, key_conflict
 from myrmidon.scheduler.new_task import NewTask, OutputSlot
 from myrmidon.scheduler.new_tasks import check_parents, digest_of, open_group, store_new_tasks
 from myrmidon.scheduler.new_values import check_shared, require_files
@@ -29,7 +30,7 @@ from myrmidon.scheduler.resume import Revision, attached, scopes_of, supersede
 from myrmidon.scheduler.submit import check_external_ids, new_job
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import chunked_work, task_request, task_result
+from myrmidon.store.tables import chunked_work, job_code, task_request, task_result
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import request_key as request_keys
 from myrmidon.store.tables import value as values
@@ -157,6 +158,39 @@ def submit_steps(
     yield lambda tx: _commit_job(UnitOfWork(tx, now, ids, rules), group_id, draft, parts)
 
 
+def submit_jobs(
+    tx: Tx,
+    group_id: int,
+    drafts: Sequence[JobDraft],
+    *,
+    request_key: str | None,
+    now: Micros,
+    ids: IdSource,
+    rules: Rules = DEFAULT_RULES,
+) -> list[JobSubmitted]:
+    """Store several graphs of up to WHOLE tasks together and start their tasks: all of them, or none.
+
+    ``request_key`` is that of the whole call. The keys of the drafts are derived from it (see ``batch_keys``).
+    """
+    num_tasks = sum(len(draft.graph.nodes) for draft in drafts)
+    if num_tasks > WHOLE:
+        allowed = f"at most {WHOLE} tasks in all jobs together; submit larger jobs one by one"
+        raise InvalidRequest([Problem("jobs", f"{num_tasks} tasks", allowed, "too_many")])
+    if request_key is not None:
+        bodies = [draft.body_hash for draft in drafts]
+        claim_request_key(tx, "submit of jobs", request_key, bodies, now=now, group_id=group_id)
+    return [_commit_job(UnitOfWork(tx, now, ids, rules), group_id, draft, [draft.dag.order]) for draft in drafts]
+
+
+def batch_keys(request_key: str | None, num_jobs: int) -> list[str | None]:
+    """The request keys of the jobs of one call, so that a repeated call finds each of them."""
+    if request_key is None:
+        return [None] * num_jobs
+    check_key(request_key)
+    stem = sha256(request_key.encode()).hexdigest()
+    return [f"job {position} of {stem}" for position in range(num_jobs)]
+
+
 def _chunks(draft: JobDraft) -> list[list[int]]:
     """Node indexes by chunk, parents before children, so that inputs find the values of earlier chunks."""
     order = draft.dag.order
@@ -237,11 +271,11 @@ def _stage(
             return known
         if uow.tx.attempt > 1 and jobs.read(uow.tx, [draft.job_id]):
             return staged
-        require_files(uow, group_id, [node.request for node in draft.graph.nodes])
+        _require_files(uow, group_id, draft.graph)
         job = new_job(uow, group_id, draft.job_id, draft.graph, deadline_at=_deadline(uow, draft), staged=True)
         if draft.resume:
             job.external_id = None  # that of the earlier revision until this one is complete
-        jobs.insert(uow.tx, [job])
+        _insert_job(uow, job, draft.graph)
     else:
         uow.lock_jobs([draft.job_id])
         if draft.job_id not in uow.jobs:
@@ -269,10 +303,10 @@ def _commit_job(uow: UnitOfWork, group_id: int, draft: JobDraft, parts: Sequence
     if len(parts) > 1:
         job = _unstage(uow, draft, revision)
     else:
-        require_files(uow, group_id, [node.request for node in draft.graph.nodes])
+        _require_files(uow, group_id, draft.graph)
         job = new_job(uow, group_id, draft.job_id, draft.graph, deadline_at=_deadline(uow, draft))
         job.revision = revision.number
-        jobs.insert(uow.tx, [job])
+        _insert_job(uow, job, draft.graph)
         uow.jobs[job.id] = job
         make_ready(uow, [t for t in _store_chunk(uow, group_id, draft, parts[0]) if _may_start(t)])
     _store_input_and_output_tasks(uow, draft)
@@ -285,6 +319,16 @@ def _commit_job(uow: UnitOfWork, group_id: int, draft: JobDraft, parts: Sequence
         superseded=revision.earlier.id if revision.earlier is not None else None,
         queues_to_wake=sorted(uow.queues_to_wake),
     )
+
+
+def _require_files(uow: UnitOfWork, group_id: int, graph: Graph) -> None:
+    require_files(uow, group_id, [node.request for node in graph.nodes], graph.code)
+
+
+def _insert_job(uow: UnitOfWork, job: Job, graph: Graph) -> None:
+    jobs.insert(uow.tx, [job])
+    if graph.code:
+        job_code.insert(uow.tx, job.id, graph.code)
 
 
 def _supersede(uow: UnitOfWork, group_id: int, draft: JobDraft) -> Revision:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from myrmidon.functions import shipped_libraries
 from myrmidon.functions.graph_errors import GraphError
 from myrmidon.functions.native_task import NativeTarget
 from myrmidon.functions.task_function import TaskFunction
@@ -23,9 +25,13 @@ class CodePackages:
         self.code = code
         self._zips: dict[str, CodeZip | None] = {}
         self._session: dict[str, CodeZip] = {}
+        self._declared: dict[str, dict[str, CodeZip]] = {}
+        """The zips of the libraries that the modules of a code declare functions of, by the digest of the code."""
 
     def collect(self, functions: Iterable[TaskFunction[Any, Any]], *, newest: bool = False) -> dict[str, CodeZip]:
         """The zip of each module that these functions belong to, by the name under which bots import it.
+
+        With them come the libraries that those modules declare: the functions may submit calls of them.
 
         ``newest``: functions of a session as they are defined now, not as they were when they were called.
         """
@@ -41,6 +47,8 @@ class CodePackages:
                 found[module_name(module)] = packed
         if typed:
             found[module_name("__main__")] = self._session_zip(typed)
+        for packed in list(found.values()):
+            found.update(self._declared.get(packed.digest, {}))
         return found
 
     def _library(self, native: NativeTarget) -> dict[str, CodeZip]:
@@ -63,7 +71,7 @@ class CodePackages:
 
     def _make(self, top: str) -> CodeZip | None:
         if self.code != AUTO:
-            return zip_files(folder_contents(Path(self.code)))
+            return self._zip(folder_contents(Path(self.code)))
         if not is_shipped(top):
             return None
         if top != "__main__" and not _is_session() and is_shipped(_main_top()):
@@ -71,14 +79,28 @@ class CodePackages:
             # What the script imports is shipped with it: one zip, so one process on a bot runs all its functions.
             if main is not None and _has_module(main, top):
                 return main
-        return zip_files(module_contents([top]))
+        return self._zip(module_contents([top]))
+
+    def _zip(self, contents: dict[str, bytes]) -> CodeZip:
+        """The zip of a code, with a list of the libraries that its modules declare functions of."""
+        libraries: dict[str, CodeZip] = {}
+        listed: dict[str, tuple[NativeTarget, str]] = {}
+        for key, native in declared_libraries(contents).items():
+            with contextlib.suppress(GraphError):  # not built here; the functions of this job may do without it
+                libraries.update(self._library(native))
+                listed[key] = native, libraries[native.code_module].digest
+        if listed:
+            contents = {**contents, shipped_libraries.FILE: shipped_libraries.list_of(listed)}
+        packed = zip_files(contents)
+        self._declared[packed.digest] = libraries
+        return packed
 
     def _session_zip(self, functions: list[Any]) -> CodeZip:
         """By source: what the functions use may have changed since the last call, though they are the same objects."""
         source = session_source(sorted(functions, key=lambda function: str(function.__name__)))
         if source not in self._session:
             name = f"{module_name('__main__')}.py"
-            self._session[source] = zip_files({**module_contents(_imports(source)), name: source.encode()})
+            self._session[source] = self._zip({**module_contents(_imports(source)), name: source.encode()})
         return self._session[source]
 
 
@@ -87,6 +109,18 @@ def _read_library(native: NativeTarget) -> bytes:
         return Path(native.path).read_bytes()
     except OSError as error:
         raise GraphError(f"the library of {native.name} cannot be read: {error}; build it first") from None
+
+
+def declared_libraries(names: Iterable[str]) -> dict[str, NativeTarget]:
+    """The libraries that are sent because the modules with these paths declare functions of them, by declaration."""
+    found: dict[str, NativeTarget] = {}
+    for name in names:
+        module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        loaded = sys.modules.get("__main__" if module == module_name("__main__") else module)
+        for value in vars(loaded).values() if loaded is not None and name.endswith(".py") else ():
+            if isinstance(value, TaskFunction) and value.native is not None and value.native.path:
+                found[shipped_libraries.key_of(value)] = value.native
+    return found
 
 
 def _redefined(function: Any) -> Any:

@@ -14,7 +14,7 @@ from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.errors import CallFailed, NotFound
 from myrmidon.sdk.transport import new_key
 from myrmidon.wire.files import MAX_FILES_PER_CALL
-from myrmidon.wire.jobs import JobCheck, JobSubmitted
+from myrmidon.wire.jobs import JobCheck, JobsSubmitted, JobSubmitted
 from myrmidon.wire.shared_values import SharedValueInfo
 from myrmidon.wire.values import MAX_RESULTS, TaskOutcome
 
@@ -49,6 +49,12 @@ class FunctionServer:
         method, path = ("POST", "jobs") if external_id is None else ("PUT", f"jobs/{segment(external_id)}")
         body = self._body(document, resume=external_id is not None)
         return decode(self.api.transport.call(method, f"{API}/{path}", data=body, key=new_key()).data, JobSubmitted)
+
+    def submit_all(self, documents: Sequence[bytes]) -> list[JobSubmitted]:
+        """Submit graph documents that are encoded already: all are stored, or none."""
+        body = b'{"jobs":[%b],"group":%b}' % (b",".join(documents), msgspec.json.encode(self._group))
+        answer = self.api.transport.call("POST", f"{API}/jobs/batch", data=body, key=new_key())
+        return decode(answer.data, JobsSubmitted).jobs
 
     def check(self, document: bytes, *, resume: bool) -> JobCheck:
         """What would happen to a graph document that is encoded already."""

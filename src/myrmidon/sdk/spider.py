@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from myrmidon.functions.durations import Duration
 from myrmidon.functions.graph_builder import GraphBuilder
@@ -20,11 +20,11 @@ from myrmidon.sdk.code_packages import CodePackages
 from myrmidon.sdk.errors import CallFailed
 from myrmidon.sdk.function_client import AUTO
 from myrmidon.sdk.function_server import FunctionServer
-from myrmidon.sdk.graph_submission import submit_graph
+from myrmidon.sdk.graph_submission import submit_graph, submit_graphs
 from myrmidon.sdk.jobs import Job as JobHandle
 from myrmidon.sdk.results import output_values
 from myrmidon.sdk.shared import share
-from myrmidon.wire.jobs import JobSubmitted
+from myrmidon.wire.jobs import MAX_JOBS, JobSubmitted
 
 JOB_RETRIES: Final = 5
 """How often the failed part of a job is retried by default, as in Spider."""
@@ -119,17 +119,21 @@ class Driver:
         """Submit a job for each graph or function, with its arguments in the order of its inputs.
 
         All are checked before the first one is sent: ValueError for a wrong number of arguments, TypeError for a wrong
-        type. If the server refuses one, those before it are cancelled. After ``timeout`` a slow task is started a
-        second time, on another bot, unless its function has an own ``soft_timeout``; the first to finish wins.
+        type. Jobs with up to 1,000 tasks together are stored in one transaction: if this raises, none was stored, or,
+        if the answer of the server was lost, all were. More tasks are sent in parts of up to 1,000, and a larger graph
+        alone: if a part is refused, the jobs of the parts before it are cancelled.
+
+        After ``timeout`` a slow task is started a second time, on another bot, unless its function has an own
+        ``soft_timeout``; the first to finish wins.
         """
         if len(task_graphs) != len(args):
             raise ValueError(f"{len(task_graphs)} graphs, but arguments for {len(args)}")
         options = {"soft_timeout": timeout} if timeout is not None else {}
-        built = [self._build(graph_of(one), values, options) for one, values in zip(task_graphs, args, strict=True)]
+        built = [_build(graph_of(one), values, options) for one, values in zip(task_graphs, args, strict=True)]
         jobs: list[Job] = []
         try:
-            for graph, builder, handles in built:
-                jobs.append(self._submit(graph, builder, handles, max_num_retries))
+            for part in _parts(built):
+                jobs += self._submit(part, max_num_retries)
         except Exception:
             for job in jobs:
                 with contextlib.suppress(CallFailed):
@@ -137,19 +141,19 @@ class Driver:
             raise
         return jobs
 
-    def _build(
-        self, graph: TaskGraph, args: Sequence[Any], options: dict[str, Any]
-    ) -> tuple[TaskGraph, GraphBuilder, list[Any]]:
-        builder = GraphBuilder()
-        return graph, builder, graph.build(builder, [_reference(one) for one in args], **options)
+    def _submit(self, part: Sequence[_Built], retries: int) -> list[Job]:
+        graphs = [(one.builder, _fields_of(one.graph, retries)) for one in part]
+        if len(part) == 1:
+            stored = [submit_graph(*graphs[0], self._packages, self._server)]
+        else:
+            stored = submit_graphs(graphs, self._packages, self._server)
+        return [self._job(one, submitted) for one, submitted in zip(part, stored, strict=True)]
 
-    def _submit(self, graph: TaskGraph, builder: GraphBuilder, handles: list[Any], retries: int) -> Job:
-        names = list(dict.fromkeys(node.function.__name__ for node in graph.nodes))
-        fields = {"name": ", ".join(names[:3]), "failure_policy": "fail-fast", "max_num_retries": retries}
-        submitted: JobSubmitted = submit_graph(builder, fields, self._packages, self._server)
+    def _job(self, built: _Built, submitted: JobSubmitted) -> Job:
+        nodes = built.graph.nodes
         outputs = [
-            (submitted.task_ids[source_of(handles[one]).node.label], graph.nodes[one].function.signature.outputs)
-            for one in graph.output_nodes
+            (submitted.task_ids[source_of(built.handles[one]).node.label], nodes[one].function.signature.outputs)
+            for one in built.graph.output_nodes
         ]
         return Job(self._server, submitted.job_id, outputs)
 
@@ -164,6 +168,38 @@ class Driver:
         """Drop the reference of the resource group; jobs that use the data keep it until they are deleted."""
         if data.id is not None:
             self._server.drop_shared(data.id)
+
+
+class _Built(NamedTuple):
+    """A graph with its arguments, as nodes of a document."""
+
+    graph: TaskGraph
+    builder: GraphBuilder
+    handles: list[Any]
+
+
+def _build(graph: TaskGraph, args: Sequence[Any], options: dict[str, Any]) -> _Built:
+    builder = GraphBuilder()
+    return _Built(graph, builder, graph.build(builder, [_reference(one) for one in args], **options))
+
+
+def _parts(built: Sequence[_Built]) -> Iterator[list[_Built]]:
+    """Graphs that are stored together: as many as one call may have."""
+    part: list[_Built] = []
+    num_tasks = 0
+    for one in built:
+        if part and num_tasks + len(one.builder.nodes) > MAX_JOBS:
+            yield part
+            part, num_tasks = [], 0
+        part.append(one)
+        num_tasks += len(one.builder.nodes)
+    if part:
+        yield part
+
+
+def _fields_of(graph: TaskGraph, retries: int) -> dict[str, Any]:
+    names = list(dict.fromkeys(node.function.__name__ for node in graph.nodes))
+    return {"name": ", ".join(names[:3]), "failure_policy": "fail-fast", "max_num_retries": retries}
 
 
 def _reference(value: Any) -> Any:

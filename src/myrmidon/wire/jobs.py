@@ -10,6 +10,8 @@ from myrmidon.wire.fields import Limit, Micros, Moment, Name, TaskStateName
 from myrmidon.wire.functions import FunctionError
 
 JobStateName = Literal["RUNNING", "PENDING_RETRY", "SUCCEEDED", "FAILED", "CANCELLED"]
+MAX_JOBS = 1_000
+"""How many jobs one call may submit, and how many tasks they may have together."""
 MAX_NODES = 5_000
 """How many nodes the graph of a job has at most in one answer."""
 EXAMPLE = {
@@ -49,6 +51,19 @@ class JobSubmitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     repeated: bool = False
     revision: int = 1
     superseded: str | None = None
+
+
+class SubmitJobs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Graph documents that are stored together; they have up to 1,000 tasks in all."""
+
+    jobs: Annotated[list[Raw], Meta(min_length=1, max_length=MAX_JOBS, examples=[[EXAMPLE]])]
+    group: Name | None = None
+
+
+class JobsSubmitted(Struct, frozen=True, kw_only=True):
+    """All jobs are on disk, in the order of their documents."""
+
+    jobs: list[JobSubmitted]
 
 
 WhyItRuns = Literal[

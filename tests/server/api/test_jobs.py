@@ -260,3 +260,18 @@ def test_an_unknown_label_in_a_payload_is_told_once_where_the_document_has_it(ap
     assert [problem["path"] for problem in refused["problems"]] == [
         "tasks.a.task.payload.command[1].$subs", "tasks.a.task.payload.extra.$subs",
     ]  # fmt: skip
+
+
+def test_several_jobs_are_submitted_in_one_call_and_run(app):
+    answer = app.post("/api/v1/jobs/batch", {"jobs": [GRAPH, GRAPH]})
+    assert answer.status == 200, answer.json
+    work(app)
+    assert [show(app, job["job_id"])["state"] for job in answer.json["jobs"]] == ["SUCCEEDED", "SUCCEEDED"]
+
+
+def test_the_problems_of_several_jobs_are_reported_together_and_nothing_is_stored(app):
+    cyclic = {"tasks": {"a": {"requires": ["a"], "task": {"payload": {"command": ["true"]}}}}}
+    answer = app.post("/api/v1/jobs/batch", {"jobs": [GRAPH, cyclic, {"tasks": {}}]})
+    assert answer.status == 400
+    assert [problem["path"].partition(".")[0] for problem in answer.json["error"]["problems"]] == ["jobs[1]", "jobs[2]"]
+    assert app.get("/api/v1/jobs").json["jobs"] == []

@@ -133,6 +133,7 @@ def a_body(app: Inside, route, task: str, group: str) -> object:
         "/api/v1/tasks": {"tasks": [a_task()]},
         "/api/v1/jobs": {"job": A_JOB},
         "/api/v1/jobs/check": {"job": A_JOB},
+        "/api/v1/jobs/batch": {"jobs": [A_JOB, A_JOB]},
         "/api/v1/jobs/{id}": {"job": A_JOB} if route.method == "PUT" else {},
         "/api/v1/jobs/{id}/extend": {"job": {"tasks": {"b": {"task": {"payload": {"command": ["true"]}}}}}},
         "/api/v1/jobs/{id}/wait": {"wait_s": 0},

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 from typing import Any
 
 from myrmidon.bot.slots.function_run import FunctionRun
 from myrmidon.bot.slots.problems import Problem
 from myrmidon.bot.system.filesystem import read_file
+from myrmidon.executor import process_end
 
-_SIGNAL_MEANINGS = {
-    signal.SIGSEGV: "segmentation fault",
-    signal.SIGABRT: "aborted",
-    signal.SIGFPE: "arithmetic error",
-    signal.SIGILL: "illegal instruction",
-    signal.SIGBUS: "bus error",
-    signal.SIGTERM: "terminated",
-}
 _MEGABYTE = 1 << 20
 
 
@@ -67,33 +59,10 @@ def error_message(answer: dict[str, Any]) -> str:
     return str(answer.get("message") or f"{name}: {error.get('message', '')}")
 
 
-def death_message(status: int, *, by_kernel: bool, native: str = "") -> str:
-    """One sentence for the end of a process that nobody has asked to end; ``native`` is what ``native_name`` says."""
-    where = f", in {native}" if native else ""
-    if status == -signal.SIGKILL:
-        if by_kernel:
-            return f"out of memory: the kernel has killed the process of the function{where}"
-        return f"killed by signal 9: by a person, or by the kernel because memory ran out{where}"
-    if status < 0:
-        meaning = _SIGNAL_MEANINGS.get(-status)  # type: ignore[call-overload]
-        if native:
-            meaning = ", ".join(filter(None, (_signal_name(-status), meaning)))
-        return f"killed by signal {-status}{f' ({meaning})' if meaning else ''}{where}"
-    return f"the function has ended its process with exit code {status}{where}"
-
-
 def native_name(run: FunctionRun) -> str:
-    """The function and its library, if it is in one: a crash has no traceback that would name them."""
+    """The function and its library, if it is in one."""
     function = run.task["function"]
-    if (function.get("language") or "PYTHON") == "PYTHON":
-        return ""
-    return f"{function['func_name']} of {function['package_name']}"
-
-
-def _signal_name(number: int) -> str:
-    with contextlib.suppress(ValueError):
-        return signal.Signals(number).name
-    return ""
+    return process_end.native_name(function["func_name"], function["package_name"], function.get("language") or "")
 
 
 def memory_message(limit_bytes: int) -> str:

@@ -9,6 +9,7 @@ from myrmidon.bot.slots import records
 from myrmidon.bot.slots.executor_process import ExecutorProcess
 from myrmidon.bot.slots.function_run import FunctionRun
 from myrmidon.bot.system import clock, filesystem
+from myrmidon.executor.process_end import death_message
 
 if TYPE_CHECKING:
     from myrmidon.bot.slots.slot_loop import SlotLoop
@@ -229,7 +230,7 @@ class RunWatch:
             return records.fault(run, "shutdown", "the machine was shut down: the function received SIGTERM")
         kills = records.oom_kills()
         by_kernel, self.loop.oom_kills = kills > self.loop.oom_kills, kills
-        message = records.death_message(status, by_kernel=by_kernel, native=records.native_name(run))
+        message = death_message(status, by_kernel=by_kernel, native=records.native_name(run))
         record = records.failure(run, duration, message)
         record["report"]["exit_code"] = status or 1
         return record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from myrmidon.sdk.api.caller import Caller, segment
@@ -26,6 +26,15 @@ class JobCalls(Caller):
         external_id = document.get("external_id")
         method, path = ("PUT", f"jobs/{segment(external_id)}") if external_id else ("POST", "jobs")
         return self.call(method, path, wire.JobSubmitted, body=body, key=key or new_key())
+
+    def submit_jobs(
+        self, documents: Sequence[Mapping[str, Any]], *, group: str | None = None, key: str | None = None
+    ) -> wire.JobsSubmitted:
+        """Submit several graph documents in one transaction: all are stored, or none.
+
+        They may have up to 1,000 tasks together.
+        """
+        return self._post("jobs/batch", wire.JobsSubmitted, {"jobs": list(documents), "group": group}, key)
 
     def check_job(
         self,

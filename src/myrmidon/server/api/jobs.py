@@ -17,7 +17,7 @@ from myrmidon.model.states import FINAL, JobState
 from myrmidon.scheduler import check_job as checking
 from myrmidon.scheduler import retention
 from myrmidon.scheduler.check_job import CheckedJob
-from myrmidon.scheduler.submit_job import JobDraft, JobSubmitted
+from myrmidon.scheduler.submit_job import JobDraft, JobSubmitted, batch_keys
 from myrmidon.server.api.common import LAST_ID, show_optional_task
 from myrmidon.server.calls import JOB_READERS, MIB, READERS, WRITERS, Call, Route
 from myrmidon.server.context import ServerContext
@@ -74,6 +74,31 @@ async def _submit(
     if call.body.resume and stored.repeated and stored.state == JobState.FAILED:
         stored = await job_usecases.rerun_failed(context, stored)
     return await _by_size(context, call, partial(_submitted, stored))
+
+
+async def submit_jobs(context: ServerContext, call: Call) -> wire.JobsSubmitted:
+    """Store several graphs and start them: all of them, or none. They have up to 1,000 tasks together."""
+    now, group = context.now(), context.groups.name_for(call, call.body.group)
+    drafts = await _by_size(context, call, partial(_drafts, context, call, group, now))
+    stored = await job_usecases.store_jobs(context, call, group, drafts, now=now)
+    return wire.JobsSubmitted(jobs=[_submitted(one) for one in stored])
+
+
+def _drafts(context: ServerContext, call: Call, group: str, now: Micros) -> list[JobDraft]:
+    """Validate the documents of a call; all problems of all of them are raised together."""
+    drafts: list[JobDraft] = []
+    problems: list[Problem] = []
+    keys = batch_keys(call.request_key, len(call.body.jobs))
+    for position, (raw, key) in enumerate(zip(call.body.jobs, keys, strict=True)):
+        try:
+            document = job_usecases.decode_document(raw)
+            prepared = job_usecases.prepare_document(context, call, document, {}, group=group, now=now)
+            drafts.append(job_usecases.draft_job(context, call, prepared, key=key, now=now))
+        except InvalidRequest as error:
+            problems += [job_usecases.below(f"jobs[{position}]", problem) for problem in error.problems]
+    if problems:
+        raise InvalidRequest(problems)
+    return drafts
 
 
 async def _by_size(context: ServerContext, call: Call, fn: Callable[[], T]) -> T:
@@ -275,6 +300,17 @@ ROUTES = (
         mutates=True,
         body_limit=DOCUMENT_LIMIT,
         summary="Submit a job",
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/jobs/batch",
+        call=submit_jobs,
+        who=WRITERS,
+        body=wire.SubmitJobs,
+        out=wire.JobsSubmitted,
+        mutates=True,
+        body_limit=DOCUMENT_LIMIT,
+        summary="Submit several jobs, all or none",
     ),
     Route(
         method="PUT",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -17,6 +18,7 @@ import structlog
 
 from myrmidon.model.errors import MyrmidonError, StoreError
 from myrmidon.model.ids import Micros, first_id_at
+from myrmidon.model.task_to_run import READS_SHARED
 from myrmidon.scheduler import chunked_work, servers, sweep, tag_counts
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.sweep import SweepResult
@@ -32,6 +34,7 @@ from myrmidon.store.engine.effects import CommitEffects
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import bot_event, outbox, task_queues, task_to_run
 from myrmidon.store.tables.outbox import Event
+from myrmidon.store.tables.shared_value import localities_of_tasks
 
 log = structlog.get_logger("background")
 
@@ -304,10 +307,10 @@ class BackgroundWork:
         """Publish events as if they were committed here. This server's own events are among them."""
         context = self._context
         queued = {event.subject for event in events if event.kind == outbox.TASK and event.state in _MAY_BE_QUEUED}
-        # Tasks that were claimed meanwhile are in no queue any more and wake nobody.
-        enqueued = await context.db.read(lambda tx: task_to_run.queues_of(tx, sorted(queued))) if queued else {}
+        found = await context.db.read(partial(_read_queued, task_ids=sorted(queued))) if queued else ({}, {})
+        enqueued, localities = found
         rows = [(e.subject, e.seq, e.at, e.kind, e.state, e.body) for e in events]
-        context.hub.notify_commit(CommitEffects(enqueued, rows))
+        context.hub.notify_commit(CommitEffects(enqueued, rows, localities))
 
     async def recheck_changed_bots(self) -> None:
         """Recheck bots that were quarantined, drained, released or told to terminate, also through other servers."""
@@ -370,6 +373,16 @@ class BackgroundWork:
     async def _add_queue(self, queue: int) -> None:
         bot_ids, of_functions = await self._context.db.read(partial(_read_queue, queue=queue))
         self._context.hub.add_queue(queue, bot_ids, of_functions=of_functions)
+
+
+def _read_queued(tx: Tx, task_ids: list[int]) -> tuple[dict[int, int], dict[int, tuple[int, frozenset[str]]]]:
+    """The fields ``enqueued`` and ``localities`` of the effects of tasks that may be queued.
+
+    Tasks that were claimed meanwhile are in no queue any more and wake nobody.
+    """
+    rows = task_to_run.queues_of(tx, task_ids)
+    readers = {task_id: queue for task_id, queue, shared in rows if shared & READS_SHARED}
+    return Counter(queue for _, queue, _ in rows), localities_of_tasks(tx, readers) if readers else {}
 
 
 def _read_queue(tx: Tx, queue: int) -> tuple[list[str], bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -110,7 +110,7 @@ def _apply_policies(context: ServerContext, call: Call, document: object, group:
         try:
             task, _ = apply_pool_policy(context, call.who, node["task"], group=group)
         except InvalidRequest as error:
-            problems += [_below(f"tasks{_step(key)}.task", problem) for problem in error.problems]
+            problems += [below(f"tasks{_step(key)}.task", problem) for problem in error.problems]
             continue
         if task is not node["task"]:
             applied[key] = {**node, "task": task}
@@ -123,7 +123,8 @@ def _step(key: str | int) -> str:
     return f"[{key}]" if isinstance(key, int) else f".{key}"
 
 
-def _below(prefix: str, problem: Problem) -> Problem:
+def below(prefix: str, problem: Problem) -> Problem:
+    """The same problem of a part of a larger request."""
     return Problem(f"{prefix}.{problem.path}", problem.value, problem.allowed, problem.code)
 
 
@@ -133,7 +134,7 @@ def _check_supported(graph: Graph) -> None:
         try:
             check_served(node.request, in_job=True)
         except InvalidRequest as error:
-            problems += [_below(f"tasks.{node.label}.task", problem) for problem in error.problems]
+            problems += [below(f"tasks.{node.label}.task", problem) for problem in error.problems]
     if problems:
         raise InvalidRequest(problems)
 
@@ -179,6 +180,35 @@ async def store_job(context: ServerContext, call: Call, group: str, draft: JobDr
         # Only now: a transaction that nobody waits for any more may still use the draft.
         await context.db.run_in_thread(partial(free_parts, draft.graph.nodes))
     return stored
+
+
+async def store_jobs(
+    context: ServerContext, call: Call, group: str, drafts: Sequence[JobDraft], *, now: Micros
+) -> list[JobSubmitted]:
+    """Store small jobs within the quota of their group, in one transaction: all of them, or none."""
+
+    async def store(group_id: int) -> list[JobSubmitted]:
+        submit = partial(
+            submit_job.submit_jobs,
+            group_id=group_id,
+            drafts=drafts,
+            request_key=call.request_key,
+            now=now,
+            ids=context.ids,
+            rules=context.rules,
+        )
+        return await write_and_assign(context, submit)
+
+    num_tasks = sum(len(draft.graph.nodes) for draft in drafts)
+    return await store_within_quota(
+        context,
+        call,
+        group,
+        num_tasks=num_tasks,
+        keys=lambda: [drafts[0].request_key],  # an earlier call has stored all jobs, or none
+        store=store,
+        tasks_per_key=num_tasks,
+    )
 
 
 async def _run_steps(context: ServerContext, group_id: int, *, draft: JobDraft, now: Micros) -> JobSubmitted:

@@ -147,10 +147,9 @@ ADDRESSES_OF_TASKS = """
 """
 
 
-def record_localities(tx: Tx, queues: Mapping[int, int]) -> None:
-    """Record in ``tx.effects`` where the data of tasks is that were put into these queues, by task."""
+def localities_of_tasks(tx: Tx, queues: Mapping[int, int]) -> dict[int, tuple[int, frozenset[str]]]:
+    """Of those of the tasks whose data has localities: the queue that is given for it, and the addresses."""
     found: dict[int, set[str]] = {}
     for task_id, address in tx.all(ADDRESSES_OF_TASKS, ids=sorted(queues)):
         found.setdefault(task_id, set()).add(address)
-    for task_id, addresses in found.items():
-        tx.effects.localities[task_id] = queues[task_id], frozenset(addresses)
+    return {task_id: (queues[task_id], frozenset(addresses)) for task_id, addresses in found.items()}

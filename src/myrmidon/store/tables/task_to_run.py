@@ -180,12 +180,12 @@ def not_empty(tx: Tx, queues: Sequence[int]) -> list[int]:
     return [row[0] for row in tx.all(NOT_EMPTY, queues=queues) if row[1] is not None] if queues else []
 
 
-QUEUES_OF = "SELECT queue, COUNT(*) FROM task_to_run WHERE task_id {in:task_ids} GROUP BY queue"
+QUEUES_OF = "SELECT task_id, queue, shared FROM task_to_run WHERE task_id {in:task_ids}"
 
 
-def queues_of(tx: Tx, task_ids: Sequence[int]) -> dict[int, int]:
-    """The queues of these tasks' rows, and the number of rows in each."""
-    return {row[0]: row[1] for row in tx.all(QUEUES_OF, task_ids=task_ids)} if task_ids else {}
+def queues_of(tx: Tx, task_ids: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Task, queue and the bits of ``shared`` of each row of these tasks."""
+    return [(row[0], row[1], row[2]) for row in tx.all(QUEUES_OF, task_ids=task_ids)] if task_ids else []
 
 
 DEPTH = """

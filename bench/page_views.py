@@ -13,6 +13,7 @@ from playwright.sync_api import BrowserContext, CDPSession, Page, sync_playwrigh
 
 from bench.bars import note
 from tests.live import LiveServer
+from tests.server.wire import WireBot, piece
 
 MB = 1 << 20
 WAIT_MS = 120_000
@@ -114,33 +115,60 @@ class Usage:
         self.listeners = int(found["JSEventListeners"])
 
 
+class Writer:
+    """A bot whose task writes a log, so that the page of the task follows it."""
+
+    LINES = 100
+    """Of one piece: after a minute or two the page has as many lines as it keeps."""
+
+    def __init__(self, server: LiveServer) -> None:
+        self._bot = WireBot(server, "writer")
+        self._bot.dimensions = {"id": ["writer"], "pool": ["logs"]}
+        self._bot.shake()
+        properties = {"command": ["true"], "dimensions": {"pool": ["logs"]}}
+        server.post("/api/v1/tasks", {"tasks": [{"name": "writes", "slices": [{"properties": properties}]}]})
+        [self._run] = self._bot.work()
+        self._bot.start(self._run)
+        self._written = 0
+
+    @property
+    def path(self) -> str:
+        return f"/tasks/{self._run['task_id']}"
+
+    def write(self) -> None:
+        data = b"".join(b"%07d a line of a log\n" % (self._written + n) for n in range(self.LINES))
+        held = [[self._run["run"], self._run["token"]]]
+        self._bot.exchange(n=0, holds=held, logs=[piece(self._run, 0, self._written, data)])
+        self._written += len(data)
+
+
 def memory_growth_mb(context: BrowserContext, server: LiveServer, pages: Sequence[str], seconds: float) -> float:
-    """How much the pages have grown together while tasks came and went: the median of the last third of the samples
-    less that of the first third."""
-    opened: list[CDPSession] = []
-    for path in pages:
+    """How much the pages, and that of a task whose log grows, have grown together while tasks came and went: the
+    median of the last third of the samples less that of the first third."""
+    writer = Writer(server)
+    opened: dict[str, CDPSession] = {}
+    for path in (*pages, writer.path):
         page = context.new_page()
         page.goto(server.url + path)
         page.get_by_text("● live").wait_for()
-        session = context.new_cdp_session(page)
-        session.send("Performance.enable")
-        opened.append(session)
+        opened[path] = context.new_cdp_session(page)
+        opened[path].send("Performance.enable")
     changes = 0
     samples: list[list[Usage]] = []
     began = time.monotonic()
     while time.monotonic() - began < seconds or len(samples) < 9:
         changes += _change(server)
+        writer.write()
         time.sleep(PACE_S)
         if (time.monotonic() - began) / seconds * SAMPLES >= len(samples):
-            samples.append([Usage(session) for session in opened])
+            samples.append([Usage(session) for session in opened.values()])
     third = len(samples) // 3
-    early, late = samples[:third], samples[-third:]
-    for nth, path in enumerate(pages):
-        before, after = _medians(early, nth), _medians(late, nth)
-        note(f"{path}: heap, elements, listeners before", before)
-        note(f"{path}: heap, elements, listeners after", after)
+    parts = {"first": samples[:third], "middle": samples[third:-third], "last": samples[-third:]}
+    for nth, path in enumerate(opened):
+        for part, some in parts.items():
+            note(f"{path}: heap, elements, listeners, {part} third", _medians(some, nth))
     note("changes of tasks meanwhile", f"{changes:,}")
-    return _total(late) - _total(early)
+    return _total(parts["last"]) - _total(parts["first"])
 
 
 def _medians(samples: list[list[Usage]], nth: int) -> str:

@@ -6,7 +6,7 @@
                     queues, functions, values, search, series
     ui-graph        ms until the graph of a job with 10,000 tasks is drawn
     ui-log          ms until the last line of a log with 1,000,000 lines is seen
-    ui-memory       MB by which two pages have grown while tasks came and went; for half an hour with --long
+    ui-memory       MB by which four pages have grown while tasks came and went; for half an hour with --long
 
 A real server on SQLite, fully durable, on a real disk, and Chromium on the same machine.
 """
@@ -33,7 +33,7 @@ from bench.graphs import layered
 from tests.live import LiveServer, live_server
 
 LISTS = ("tasks", "counts", "jobs", "bots", "queues", "functions", "values", "search", "series")
-PAGES = ("/", "/tasks")
+PAGES = ("/", "/tasks", "/system/events")
 
 
 class Sizes(NamedTuple):

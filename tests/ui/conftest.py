@@ -114,12 +114,28 @@ def api(up: Up) -> Api:
     return Api(up)
 
 
+def introduce(api: Api, bot_id: str) -> Callable[[], None]:
+    """Let a bot appear; what is returned lets it leave."""
+    made = {"name": "for a bot", "role": "bot-bootstrap", "uses": 1, "bot_pool": "*"}
+    token = api.call("POST", "/api/v1/tokens", made)["token"]
+    hello = {"bot_id": bot_id, "session": 1, "dimensions": {"id": [bot_id], "pool": ["fake"]}}
+    credential = _post(api, "/bot/v1/handshake", hello, token)["credential"]
+    gone = {"session": 1, "kind": "bot_shutdown", "ended": True}
+    return lambda: _post(api, "/bot/v1/event", gone, credential)
+
+
+def _post(api: Api, path: str, body: dict[str, Any], token: str) -> Any:
+    answer = api.http.request("POST", api.url + path, json=body, headers={"authorization": f"Bearer {token}"})
+    assert answer.status == 200, answer.data
+    return json.loads(answer.data)
+
+
 class Visit:
     """Opens pages in contexts of the browser. At the end nothing may have gone wrong in any of them."""
 
-    def __init__(self, browser: Browser, up: Up, token: str) -> None:
+    def __init__(self, browser: Browser, url: str, token: str) -> None:
         self.browser = browser
-        self.url = up.url
+        self.url = url
         self.token = token
         self.contexts: list[BrowserContext] = []
         self.faults: list[str] = []
@@ -169,7 +185,7 @@ def sign_in(page: Page, token: str) -> None:
 
 @pytest.fixture
 def visit(browser: Browser, up: Up, api: Api) -> Iterator[Visit]:
-    visit = Visit(browser, up, api.token)
+    visit = Visit(browser, up.url, api.token)
     yield visit
     visit.close()
     assert visit.faults == []

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, Response, expect
@@ -14,7 +12,7 @@ from playwright.sync_api import Browser, Page, Response, expect
 from myrmidon.server.asgi.routes import every_route
 from tests.architecture.test_page_sources import NOT_ON_THE_PAGE
 from tests.live import a_source, live_server
-from tests.ui.conftest import HANG_MS, Api, Visit, sign_in
+from tests.ui.conftest import HANG_MS, Api, Visit, introduce, sign_in
 
 NOWHERE = {"dimensions": {"gpu": ["none such"]}}
 ELSEWHERE = {
@@ -87,22 +85,6 @@ def change_a_bot(visit: Visit, api: Api) -> Page:
     page.goto("/bots/revoked%20bot")
     confirm(page, "Revoke")
     return page
-
-
-def introduce(api: Api, bot_id: str) -> Callable[[], None]:
-    """Let a bot appear; what is returned lets it leave."""
-    made = {"name": "for a bot", "role": "bot-bootstrap", "uses": 1, "bot_pool": "*"}
-    token = api.call("POST", "/api/v1/tokens", made)["token"]
-    hello = {"bot_id": bot_id, "session": 1, "dimensions": {"id": [bot_id], "pool": ["fake"]}}
-    credential = _post(api, "/bot/v1/handshake", hello, token)["credential"]
-    gone = {"session": 1, "kind": "bot_shutdown", "ended": True}
-    return lambda: _post(api, "/bot/v1/event", gone, credential)
-
-
-def _post(api: Api, path: str, body: dict[str, Any], token: str) -> Any:
-    answer = api.http.request("POST", api.url + path, json=body, headers={"authorization": f"Bearer {token}"})
-    assert answer.status == 200, answer.data
-    return json.loads(answer.data)
 
 
 def change_tokens(visit: Visit, api: Api) -> Page:

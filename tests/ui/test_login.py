@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
 
+from myrmidon.server.auth.sessions import IDLE_S, hashed
 from tests.cli.conftest import Up
+from tests.deadline import HANG_S
 from tests.live import live_server
 from tests.ui.conftest import HANG_MS, Api, Visit, sign_in
 from tests.ui.test_pages import PAGES
@@ -71,6 +76,34 @@ def test_a_session_that_ends_leads_to_the_login_and_back(visit: Visit, api: Api)
     page.get_by_label("Token").fill(api.token)
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("heading", name="Bots")).to_be_visible()
+
+
+@pytest.mark.parametrize(("column", "age_s"), [("seen_at", IDLE_S), ("expires_at", 0)], ids=["idle", "absolute"])
+def test_a_session_that_expires_under_an_open_page_leads_to_the_login_and_back(
+    visit: Visit, api: Api, up: Up, column: str, age_s: int
+) -> None:
+    context = visit.context(signed_in=False)
+    page = context.new_page()
+    sign_in(page, api.token)
+    page.goto("/bots?state=idle&dimension=pool:default")
+    expect(page.get_by_role("heading", name="Bots")).to_be_visible()
+    [cookie] = [one for one in context.cookies() if one.get("name") == "myr_session"]
+    expire(up, hashed(cookie["value"]), column, age_s)
+    expect(page.get_by_text("Your session has expired. Sign in again to continue where you were.")).to_be_visible()
+    expect(page).to_have_url(re.compile("/login"))
+    page.get_by_label("Token").fill(api.token)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Bots")).to_be_visible()
+    expect(page).to_have_url(re.compile(r"/bots\?state=idle&dimension=pool(:|%3A)default$"))
+
+
+def expire(up: Up, session: str, column: str, age_s: int) -> None:
+    """Let a session be as old as it may become: nobody can wait for hours."""
+    then = time.time_ns() // 1000 - age_s * 1_000_000
+    with closing(sqlite3.connect(up.data / "myrmidon.db", timeout=HANG_S)) as database:
+        changed = database.execute(f"UPDATE sessions SET {column} = ? WHERE id_hash = ?", (then, session))
+        assert changed.rowcount == 1
+        database.commit()
 
 
 def test_the_login_says_why_it_is_asked_for_again(visit: Visit) -> None:

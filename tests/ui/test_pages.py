@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.cli.conftest import Up
-from tests.ui.conftest import Api, Visit
+from tests.server.wire import wait_for
+from tests.ui.conftest import Api, Visit, introduce
 
 PAGES = {
     "/": "Home",
@@ -159,10 +161,53 @@ def test_an_address_without_a_page_says_so(visit: Visit) -> None:
     expect(page.get_by_text("There is no such page")).to_be_visible()
 
 
-def test_a_wrong_clock_of_the_browser_does_not_show(visit: Visit, api: Api) -> None:
+def status_of(api: Api, path: str) -> int:
+    return api.http.request("GET", api.url + path, headers={"authorization": f"Bearer {api.token}"}).status
+
+
+def test_a_task_that_is_deleted_under_its_page_is_said_in_words(visit: Visit, api: Api) -> None:
+    job = api.submit_job("deleted", {"only": ("false", [])})
+    api.wait_for_job(job)
+    [task] = api.call("GET", f"/api/v1/jobs/{job}/tasks")["tasks"]
+    page = visit(f"/tasks/{task['task_id']}")
+    expect(page.get_by_role("heading", name="failed only")).to_be_visible()
+    api.call("DELETE", f"/api/v1/jobs/{job}")
+    wait_for(lambda: status_of(api, f"/api/v1/tasks/{task['task_id']}") == 404)
+    page.get_by_role("button", name="Rerun", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Rerun", exact=True).click()
+    gone = page.get_by_role("alert").get_by_text(f"There is no task {task['task_id']}")
+    expect(gone).to_be_visible()
+    page.reload()
+    expect(page.get_by_text(f"The task {task['task_id']} does not exist")).to_be_visible()
+    expect(page.get_by_text("Loading …")).to_have_count(0)
+
+
+def test_a_bot_with_odd_characters_in_its_id_is_listed_opened_and_drained(visit: Visit, api: Api) -> None:
+    odd = "büro #7 100%25 a?b&c=d+e;f'g\"h\\i <j> 机器 \U0001f41c"
+    introduce(api, odd)
+    page = visit("/bots?dimension=pool:fake")
+    page.get_by_role("link", name=odd, exact=True).click()
+    expect(page.get_by_role("heading", name=f"idle {odd}")).to_be_visible()
+    expect(page.get_by_text("connected").first).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("heading", name=f"idle {odd}")).to_be_visible()
+    page.get_by_role("button", name="Drain", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Drain", exact=True).click()
+    expect(page.get_by_role("heading", name=f"draining {odd}")).to_be_visible()
+    [bot] = api.call("GET", "/api/v1/bots?dimension=pool:fake&state=draining")["bots"]
+    assert bot["bot_id"] == odd
+
+
+@pytest.mark.parametrize(("hours", "said"), [(-5, "5 h behind the server"), (5, "5 h ahead of the server")])
+def test_a_wrong_clock_of_the_browser_does_not_show(visit: Visit, api: Api, hours: int, said: str) -> None:
     task = api.submit("true", name="just submitted")
+    api.wait(task)
     page = visit.context().new_page()
-    page.add_init_script("const real = Date.now; Date.now = () => real() - 5 * 3600 * 1000")
+    page.add_init_script(f"const real = Date.now; Date.now = () => real() + {hours} * 3600 * 1000")
     page.goto(f"/tasks/{task}")
-    expect(page.get_by_role("complementary").get_by_text("in 5 h")).to_have_count(0)
-    expect(page.get_by_role("complementary").get_by_text("Created")).to_be_visible()
+    about = page.get_by_role("complementary")
+    expect(about.get_by_text("Created")).to_be_visible()
+    expect(about.get_by_text(re.compile(r"^(\d+ s|\d min) ago$|^just now$")).first).to_be_visible()
+    expect(about.get_by_text(re.compile(r"\d h ago|in \d h"))).to_have_count(0)
+    page.goto("/system")
+    expect(page.get_by_text(said)).to_be_visible()

@@ -77,6 +77,22 @@ export function Chart({ title, start, step, series, height = 140, show = showNum
   );
 }
 
+const DAY_S = 86_400;
+
+/** Times of a day as 16:00, with the date below the first one of each day. */
+function showTicks(_plot: uPlot, ticks: number[], _axis: number, _space: number, step: number): string[] {
+  let shown = "";
+  return ticks.map((tick) => {
+    const at = new Date(tick * 1000);
+    const day = at.toLocaleDateString("en-GB", { day: "numeric", month: "short" });
+    if (step >= DAY_S) return day;
+    const time = `${String(at.getHours()).padStart(2, "0")}:${String(at.getMinutes()).padStart(2, "0")}`;
+    const text = day === shown ? time : `${time}\n${day}`;
+    shown = day;
+    return text;
+  });
+}
+
 function dataOf(start: number, step: number, series: Series[]): uPlot.AlignedData {
   const n = Math.max(0, ...series.map((one) => one.values.length));
   const times = Array.from({ length: n }, (_, i) => (start + i * step) / 1e6);
@@ -104,7 +120,7 @@ function optionsOf(
     cursor: { drag: { x: false, y: false }, y: false },
     scales: { y: { range: (_plot, _low, high) => [0, Math.max(max, high * 1.1)] } },
     axes: [
-      { ...axis, size: 38 },
+      { ...axis, size: 38, values: showTicks },
       { ...axis, size: 44, values: (_plot, ticks) => ticks.map(show) },
     ],
     series: [

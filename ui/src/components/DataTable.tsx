@@ -67,13 +67,16 @@ export function DataTable<T>(props: Props<T>) {
     if (!next.delete(key)) next.add(key);
     onSelect?.(next);
   };
+  const pickable = columns.some((column) => column.optional);
   if (rows.length === 0 && props.empty) return <>{props.empty}</>;
   return (
-    <div>
-      {columns.some((column) => column.optional) && (
-        <details className="relative flex justify-end px-2 text-right">
-          <summary className="inline-block text-xs text-dim">columns</summary>
-          <div className="absolute right-2 z-10 rounded border border-line-strong bg-raised p-2 text-left">
+    <div className="relative">
+      {pickable && (
+        <details className="absolute right-0 top-0 z-10">
+          <summary title="Columns" aria-label="Columns" className="block px-2 text-right leading-6 text-dim">
+            ⋯
+          </summary>
+          <div className="absolute right-0 rounded border border-line-strong bg-raised p-2 text-left">
             {table.getAllLeafColumns().map((column) => (
               <label key={column.id} className="flex items-center gap-2 whitespace-nowrap">
                 <input
@@ -93,7 +96,10 @@ export function DataTable<T>(props: Props<T>) {
           <caption className="sr-only">{props.caption}</caption>
           <thead>
             {table.getHeaderGroups().map((group) => (
-              <tr key={group.id} className="border-b border-line text-dim">
+              <tr
+                key={group.id}
+                className={`border-b border-line text-dim ${pickable ? "[&>th:last-child]:pr-8" : ""}`}
+              >
                 {onSelect && (
                   <th scope="col" className="w-6 px-1 py-1 sm:w-8 sm:px-2">
                     <input

@@ -38,6 +38,19 @@ export function Empty({ title, children, command }: { title: string; children?: 
   );
 }
 
+/** As many entries as the server lists at once, for lists that are short nearly everywhere. */
+export const MOST = 1000;
+
+/** Says that a list has further entries, and what lists them all. */
+export function Cut({ command }: { command: string }) {
+  return (
+    <div className="space-y-1 p-3">
+      <p className="text-dim">There are more than {MOST.toLocaleString("en")}. This lists all of them:</p>
+      <Command text={command} />
+    </div>
+  );
+}
+
 export function Loading() {
   return (
     <div role="status" className="px-4 py-8 text-center text-dim">

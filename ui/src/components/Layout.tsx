@@ -1,9 +1,10 @@
-import { Link, Outlet, useNavigate } from "@tanstack/react-router";
+import { Link, Outlet, useLocation, useNavigate } from "@tanstack/react-router";
 import { useEffect, useState } from "react";
 import { subscribe, useConnection } from "../api/live";
 import { signOut, useSession } from "../api/session";
 import { KeysHelp, useKeys } from "./Keys";
 import { Palette } from "./Palette";
+import { useCurrentShown } from "./useShown";
 
 const PAGES = [
   { to: "/", label: "Home", key: "h" },
@@ -18,6 +19,7 @@ const PAGES = [
 
 export function Layout() {
   const navigate = useNavigate();
+  const pages = useCurrentShown<HTMLElement>(useLocation().pathname);
   // Every page keeps the stream open, so that a lost server shows and heals everywhere.
   useEffect(() => subscribe(["jobs"], () => {}), []);
   const [open, setOpen] = useState<"palette" | "keys" | null>(null);
@@ -43,6 +45,7 @@ export function Layout() {
             Myrmidon
           </Link>
           <nav
+            ref={pages}
             aria-label="Pages"
             className="order-last -mx-3 w-screen overflow-x-auto px-3 md:order-none md:mx-0 md:w-auto md:px-0"
           >

@@ -53,13 +53,21 @@ export function StateIcon({ state, className = "" }: { state: string; className?
   );
 }
 
-/** A state as shape, colour and text. */
-export function StateBadge({ state, large = false }: { state: string; large?: boolean }) {
+/** A state as shape, colour and text. In lists that are no tables, a column keeps what follows in line. */
+export function StateBadge({
+  state,
+  large = false,
+  column = false,
+}: {
+  state: string;
+  large?: boolean;
+  column?: boolean;
+}) {
   const { tone, words } = lookOf(state);
   return (
     <span
       title={words}
-      className={`inline-flex items-center gap-1 whitespace-nowrap rounded ${large ? `px-2 py-1 font-semibold ${TONE_SOFT[tone]}` : TONE_TEXT[tone]}`}
+      className={`inline-flex items-center gap-1 whitespace-nowrap rounded ${column ? "w-28 shrink-0" : ""} ${large ? `px-2 py-1 font-semibold ${TONE_SOFT[tone]}` : TONE_TEXT[tone]}`}
     >
       <StateIcon state={state} />
       {nameOf(state)}

@@ -7,10 +7,15 @@ export interface DiffLine {
 
 const MAX_CELLS = 4_000_000;
 
+/** The last line of a file ends too; there is none after it. */
+function linesOf(text: string): string[] {
+  return text === "" ? [] : text.replace(/\n$/, "").split("\n");
+}
+
 /** A line diff. For very large texts, which would take too long, all old lines are removed and all new ones added. */
 export function diffLines(before: string, after: string): DiffLine[] {
-  const a = before.split("\n");
-  const b = after.split("\n");
+  const a = linesOf(before);
+  const b = linesOf(after);
   if (a.length * b.length > MAX_CELLS) {
     return [
       ...a.map((text): DiffLine => ({ kind: "removed", text })),

@@ -27,6 +27,7 @@ export function showPercent(share: number): string {
 
 export function showCost(usd: number): string {
   if (usd === 0) return "$0";
+  if (usd < 0.0001) return "under $0.0001";
   return usd < 0.01 ? `$${usd.toPrecision(2)}` : `$${usd.toFixed(2)}`;
 }
 

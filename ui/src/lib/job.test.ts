@@ -3,7 +3,8 @@ import { explainEnd } from "./evidence";
 import { groupFailures, tellingLine } from "./failures";
 import { axisTicks, criticalPath, rangeOf, sortRows, zoomed } from "./gantt";
 import { drawnGraph, keepPositions, labelPrefix, leadingState } from "./graph";
-import { mergeTimeline } from "./timeline";
+import { ownTagsFirst } from "./tags";
+import { mergeTimeline, stripOf } from "./timeline";
 
 const node = (label: string, state = "SUCCEEDED", depth = 0) => ({
   label,
@@ -140,6 +141,9 @@ describe("failures", () => {
 
   it("finds the line that tells most", () => {
     expect(tellingLine("ok\n\x1b[31mAssertionError: 3 != 4\x1b[0m\ncleaning up\n")).toBe("AssertionError: 3 != 4");
+    expect(tellingLine("E       AssertionError: assert 3 == 4\n\ntests/test_cart.py:31: AssertionError\n")).toBe(
+      "AssertionError: assert 3 == 4",
+    );
     expect(tellingLine("one\ntwo\n")).toBe("two");
     expect(tellingLine("")).toBe("");
   });
@@ -177,6 +181,17 @@ describe("failures", () => {
   });
 });
 
+describe("the tags of a task", () => {
+  it("begin with those that people gave", () => {
+    expect(ownTagsFirst(["pool:ci", "branch:main", "swarming.pool.version:1", "user:x"])).toEqual([
+      "branch:main",
+      "pool:ci",
+      "swarming.pool.version:1",
+      "user:x",
+    ]);
+  });
+});
+
 describe("a bot's timeline", () => {
   const run = {
     task_id: "t",
@@ -206,6 +221,18 @@ describe("a bot's timeline", () => {
       "run",
       "request_sleep 2",
       "bot_connected 1",
+    ]);
+  });
+
+  it("has the runs of the last day as a strip, and one that runs until now", () => {
+    const now = 100_000e6;
+    const long = { ...run, run: "long ago", started_at: now - 90_000e6 };
+    const over = { ...run, run: "over", started_at: now - 300e6, ended_at: now - 200e6 };
+    const runs = { ...run, run: "runs", started_at: now - 100e6, ended_at: null };
+    const strip = stripOf(mergeTimeline([], [runs, over, long]), now);
+    expect(strip.map((one) => [one.run.run, one.to - one.from])).toEqual([
+      ["over", 100e6],
+      ["runs", 100e6],
     ]);
   });
 });

@@ -54,6 +54,17 @@ export function mergeTimeline(events: readonly BotEvent[], runs: readonly BotRun
   return merged;
 }
 
+const DAY = 86_400e6;
+
+/** The runs of a timeline that were under way in the last day, oldest first, each with its begin and end. */
+export function stripOf(entries: readonly Entry[], now: number): { run: BotRun; from: number; to: number }[] {
+  return entries
+    .flatMap((entry) => (entry.kind === "run" ? [entry.run] : []))
+    .map((run) => ({ run, from: run.started_at ?? run.claimed_at, to: run.ended_at ?? now }))
+    .filter((one) => one.from > now - DAY)
+    .sort((a, b) => a.from - b.from);
+}
+
 const WORDS: Record<string, string> = {
   bot_connected: "connected",
   bot_disconnected: "disconnected",

@@ -116,11 +116,17 @@ def _stuck_queues(queues: Sequence[DeepQueue], now: Micros) -> list[StuckItem]:
             id=f"{queue.id:x}",
             name=_show_dimensions(queue.dimensions),
             since=created_ms(queue.oldest) * 1000,
-            summary=f"{queue.num_ready} tasks wait, and no live bot can run them.",
+            summary=_no_bot(queue.num_ready),
         )
         for queue in queues
         if queue.num_bots == 0 and created_ms(queue.oldest) * 1000 < now - NO_BOT_AFTER
     ]
+
+
+def _no_bot(num_ready: int) -> str:
+    if num_ready == 1:
+        return "1 task waits, and no live bot can run it."
+    return f"{num_ready} tasks wait, and no live bot can run them."
 
 
 def _show_dimensions(text: str) -> str:

@@ -9,11 +9,11 @@ import { Empty, Loaded } from "../../components/Feedback";
 import { Page } from "../../components/Page";
 import { Facts, Panel } from "../../components/Panel";
 import { StateBadge, StateIcon } from "../../components/StateBadge";
-import { Elapsed, Time } from "../../components/Time";
+import { Elapsed, Time, useNow } from "../../components/Time";
 import { showBytes, showPercent } from "../../lib/format";
-import { lookOf } from "../../lib/states";
+import { lookOf, nameOf, type Tone } from "../../lib/states";
 import { showDuration, showExact } from "../../lib/time";
-import { type BotEvent, type BotRun, type Entry, eventWords, mergeTimeline } from "../../lib/timeline";
+import { type BotEvent, type BotRun, type Entry, eventWords, mergeTimeline, stripOf } from "../../lib/timeline";
 import { BotActions } from "./BotActions";
 
 export type Bot = Schemas["BotInfo"];
@@ -111,9 +111,11 @@ function BotFacts({ bot }: { bot: Bot }) {
           ["Session began", <Time key="s" at={bot.session} />],
           [
             "Version",
-            <code key="v" className="text-xs [overflow-wrap:anywhere]">
-              {bot.version}
-            </code>,
+            bot.version && (
+              <code key="v" className="text-xs [overflow-wrap:anywhere]">
+                {bot.version}
+              </code>
+            ),
           ],
           ["Group", bot.group],
           ["Owners", bot.owners.join(", ")],
@@ -181,11 +183,14 @@ function Sizes({ title, found }: { title: string; found: Record<string, unknown>
   if (entries.length === 0) return null;
   return (
     <Panel title={title}>
-      <Facts
-        rows={entries.map(([name, value]) => [name, typeof value === "object" ? JSON.stringify(value) : String(value)])}
-      />
+      <Facts rows={entries.map(([name, value]) => [name, sizeOf(value)])} />
     </Panel>
   );
+}
+
+function sizeOf(value: unknown): string {
+  if (typeof value === "number") return showBytes(value);
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
 interface BotSeries {
@@ -308,6 +313,7 @@ function Timeline({ id }: { id: string }) {
       {entries.length === 0 &&
         !error &&
         (events.isPending ? <p className="p-3 text-dim">Loading …</p> : <Empty title="Nothing has happened yet" />)}
+      <RunStrip entries={entries} />
       <ol>
         {entries.map((entry) => (
           <TimelineEntry key={entry.kind === "run" ? entry.run.run : `${entry.at} ${entry.event.kind}`} entry={entry} />
@@ -329,23 +335,61 @@ function Timeline({ id }: { id: string }) {
   );
 }
 
+const BAR_COLOR: Record<Tone, string> = {
+  good: "bg-good",
+  bad: "bg-bad",
+  warn: "bg-warn",
+  run: "bg-run",
+  wait: "bg-wait",
+  off: "bg-off",
+};
+
+/** The runs of the last day as bars over time. The list below says the same in words. */
+function RunStrip({ entries }: { entries: Entry[] }) {
+  const now = useNow(10_000);
+  const runs = stripOf(entries, now);
+  const from = runs[0]?.from;
+  if (from === undefined) return null;
+  const percent = (at: number) => (100 * (at - from)) / (now - from);
+  return (
+    <div className="border-b border-line px-3 py-2" aria-hidden="true">
+      <div className="relative h-6 bg-panel">
+        {runs.map(({ run, from: begin, to }) => (
+          <div
+            key={run.run}
+            title={`${run.name}: ${nameOf(run.state)}, ${showDuration((to - begin) / 1e6)}`}
+            className={`absolute inset-y-0 min-w-0.5 ${BAR_COLOR[lookOf(run.state).tone]}`}
+            style={{ left: `${percent(begin)}%`, width: `${percent(to) - percent(begin)}%` }}
+          />
+        ))}
+      </div>
+      <div className="flex justify-between text-xs text-dim">
+        <Time at={from} />
+        <span>now</span>
+      </div>
+    </div>
+  );
+}
+
 function TimelineEntry({ entry }: { entry: Entry }) {
   return (
     <li className="flex items-start gap-3 border-b border-line px-3 py-1 last:border-0">
-      <span className="w-20 shrink-0 text-dim" title={showExact(entry.at)}>
+      <span className="w-24 shrink-0 text-dim" title={showExact(entry.at)}>
         <Time at={entry.at} />
       </span>
       {entry.kind === "run" ? (
         <>
           <StateIcon state={entry.run.state} className="mt-0.5" />
-          <Link
-            to="/tasks/$id"
-            params={{ id: entry.run.task_id }}
-            className="min-w-0 flex-1 font-medium [overflow-wrap:anywhere]"
-          >
-            {entry.run.name || entry.run.run}
-          </Link>
-          {entry.run.exit_code ? <span className="text-dim">exit code {entry.run.exit_code}</span> : null}
+          <span className="min-w-0 flex-1">
+            <Link
+              to="/tasks/$id"
+              params={{ id: entry.run.task_id }}
+              className="mr-3 font-medium [overflow-wrap:anywhere]"
+            >
+              {entry.run.name || entry.run.run}
+            </Link>
+            {entry.run.exit_code ? <span className="text-dim">exit code {entry.run.exit_code}</span> : null}
+          </span>
           <Elapsed from={entry.run.started_at ?? entry.run.claimed_at} to={entry.run.ended_at} />
         </>
       ) : (

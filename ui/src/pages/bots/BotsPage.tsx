@@ -23,7 +23,7 @@ const COLUMNS: Column<Bot>[] = [
   {
     id: "id",
     header: "Bot",
-    className: "min-w-32",
+    className: "w-full min-w-32 lg:w-1/3",
     cell: (bot) => (
       <>
         <Link to="/bots/$id" params={{ id: bot.bot_id }} className="font-medium [overflow-wrap:anywhere]">
@@ -38,7 +38,8 @@ const COLUMNS: Column<Bot>[] = [
   {
     id: "runs",
     header: "Runs",
-    className: "w-full",
+    wide: true,
+    className: "w-2/3",
     cell: (bot) => (
       <>
         {bot.runs.slice(0, 3).map((run) => (
@@ -192,7 +193,7 @@ function Versions({ rows }: { rows: Bot[] }) {
       versions:{" "}
       {[...counts].map(([version, n]) => (
         <span key={version} className="mr-2" title={version}>
-          {shortId(version)} ×{n}
+          {version ? shortId(version) : "unknown"} ×{n}
         </span>
       ))}
     </span>

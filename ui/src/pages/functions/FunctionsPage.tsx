@@ -135,12 +135,12 @@ export function FunctionPage() {
                       <Link
                         to="/tasks/$id"
                         params={{ id: task.task_id }}
-                        className="min-w-0 flex-1 font-mono text-xs leading-5 text-accent"
+                        className="min-w-0 flex-1 truncate font-mono text-xs leading-5 text-accent"
                       >
                         {task.task_id}
                       </Link>
-                      <span>{seconds(task.duration_s)}</span>
-                      <span className="text-dim">
+                      <span className="whitespace-nowrap">{seconds(task.duration_s)}</span>
+                      <span className="whitespace-nowrap text-dim">
                         <Time at={task.created_at} />
                       </span>
                     </li>

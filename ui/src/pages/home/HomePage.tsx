@@ -242,7 +242,7 @@ function MyTasks({ tasks }: { tasks: Schemas["TaskSummary"][] }) {
         <ul className="divide-y divide-line">
           {tasks.slice(0, 10).map((task) => (
             <li key={task.task_id} className="flex items-center gap-3 py-0.5">
-              <StateBadge state={task.state} />
+              <StateBadge state={task.state} column />
               <Link to="/tasks/$id" params={{ id: task.task_id }} className="min-w-0 flex-1 truncate">
                 {task.name || task.task_id}
               </Link>
@@ -269,7 +269,7 @@ function MyJobs({ jobs }: { jobs: Schemas["JobSummary"][] }) {
         <ul className="divide-y divide-line">
           {jobs.slice(0, 10).map((job) => (
             <li key={job.job_id} className="flex items-center gap-3 py-0.5">
-              <StateBadge state={job.state} />
+              <StateBadge state={job.state} column />
               <Link to="/jobs/$id" params={{ id: job.job_id }} className="min-w-0 flex-1 truncate">
                 {job.name || job.job_id}
               </Link>

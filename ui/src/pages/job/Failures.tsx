@@ -1,7 +1,8 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { ApiError, callRaw, get, type Schemas } from "../../api/client";
+import { get, type Schemas } from "../../api/client";
 import { useLive } from "../../api/live";
+import { fetchTail } from "../../api/tail";
 import { Empty, Loaded } from "../../components/Feedback";
 import { Panel } from "../../components/Panel";
 import { StateBadge, StateIcon } from "../../components/StateBadge";
@@ -15,7 +16,6 @@ import { type Job, useJob } from "./context";
 const STATES = ["FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "NO_RESOURCE", "CLIENT_ERROR"];
 const MAX_FAILURES = 200;
 const MAX_TAILS = 24;
-const TAIL_BYTES = 4096;
 
 /** What failed, grouped by what it says; the ends of the logs; what differs from the last success. */
 export function Failures() {
@@ -59,31 +59,12 @@ async function fetchFailures(id: string, signal: AbortSignal): Promise<FailureGr
     query: { state: STATES, limit: MAX_FAILURES },
     signal,
   });
-  const tails = await Promise.all(tasks.slice(0, MAX_TAILS).map((task) => fetchTail(task, signal)));
+  const tails = await Promise.all(
+    tasks.slice(0, MAX_TAILS).map((task) => (task.run ? fetchTail(task.task_id, signal) : "")),
+  );
   return groupFailures(
     tasks.map((task, i): FailedTask => ({ ...task, exit_code: task.exit_code ?? null, tail: tails[i] ?? "" })),
   );
-}
-
-/** The end of what a task wrote: of stderr, or of stdout if that is empty. */
-async function fetchTail(task: Schemas["JobTask"], signal: AbortSignal): Promise<string> {
-  if (!task.run) return "";
-  for (const stream of ["stderr", "stdout"]) {
-    try {
-      const call = (offset: number, limit: number) =>
-        callRaw("get", "/api/v1/tasks/{id}/log", {
-          path: { id: task.task_id },
-          query: { stream, offset, limit },
-          signal,
-        });
-      const length = Number((await call(0, 1)).headers.get("x-log-length") ?? 0);
-      if (length === 0) continue;
-      return await (await call(Math.max(0, length - TAIL_BYTES), TAIL_BYTES)).text();
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
-    }
-  }
-  return "";
 }
 
 function NoFailures({ job }: { job: Job }) {
@@ -196,10 +177,21 @@ const WHAT: Record<string, string> = {
   only_in_first: "is not in this job",
   only_in_second: "is new in this job",
   definition: "has another definition",
-  state: "ended differently",
   exit_code: "has another exit code",
-  duration: "took another time",
 };
+
+/** States and durations are shown themselves, and another state nearly always has another exit code. */
+function wordsOf(what: readonly string[]): string {
+  const shown = what.filter((one) => WHAT[one] && !(one === "exit_code" && what.includes("state")));
+  return shown.map((one) => WHAT[one]).join(", ");
+}
+
+type Difference = Schemas["JobComparison"]["differences"][number];
+
+/** What ended differently comes first, then what only took another time. */
+function byWeight(a: Difference, b: Difference): number {
+  return Number(b.what.includes("state")) - Number(a.what.includes("state")) || a.label.localeCompare(b.label);
+}
 
 function Comparison({ comparison }: { comparison: Schemas["JobComparison"] }) {
   return (
@@ -212,20 +204,22 @@ function Comparison({ comparison }: { comparison: Schemas["JobComparison"] }) {
         : {plural(comparison.num_equal, "task")} equal.
       </p>
       <ul className="space-y-1">
-        {comparison.differences.map((one) => (
-          <li key={one.label}>
-            <span className="font-medium [overflow-wrap:anywhere]">{one.label}</span>{" "}
-            <span className="text-dim">{one.what.map((what) => WHAT[what] ?? what).join(", ")}</span>
-            <div className="flex flex-wrap gap-x-2 pl-3">
-              {one.states[0] && <StateBadge state={one.states[0]} />}
-              {one.states[0] && one.states[1] && <span className="text-dim">→</span>}
-              {one.states[1] && <StateBadge state={one.states[1]} />}
-              {one.what.includes("duration") && (
-                <span className="text-dim">
-                  {showDuration(one.durations_s[0] ?? 0)} → {showDuration(one.durations_s[1] ?? 0)}
-                </span>
-              )}
-            </div>
+        {[...comparison.differences].sort(byWeight).map((one) => (
+          <li key={one.label} className="flex flex-wrap items-center gap-x-2">
+            <span className="font-medium [overflow-wrap:anywhere]">{one.label}</span>
+            {one.states[0] && one.states[0] !== one.states[1] && (
+              <>
+                <StateBadge state={one.states[0]} />
+                {one.states[1] && <span className="text-dim">→</span>}
+              </>
+            )}
+            {one.states[1] && <StateBadge state={one.states[1]} />}
+            {one.what.includes("duration") && (
+              <span className="text-dim">
+                {showDuration(one.durations_s[0] ?? 0)} → {showDuration(one.durations_s[1] ?? 0)}
+              </span>
+            )}
+            <span className="text-dim">{wordsOf(one.what)}</span>
           </li>
         ))}
       </ul>

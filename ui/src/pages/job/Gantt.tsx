@@ -175,7 +175,7 @@ function GanttView({ timeline, running }: { timeline: Timeline; running: boolean
           const row = rowAt(event);
           if (row) void navigate({ to: "/tasks/$id", params: { id: row.task_id } });
         }}
-        className="relative max-h-[60vh] cursor-pointer overflow-y-auto overflow-x-hidden rounded border border-line"
+        className="relative max-h-[70vh] cursor-pointer overflow-y-auto overflow-x-hidden rounded border border-line"
         style={{ height: AXIS_PX + rows.length * ROW_PX + 2 }}
       >
         <div style={{ height: AXIS_PX + rows.length * ROW_PX }}>

@@ -108,7 +108,8 @@ function Canvas({
   const box = useRef<SVGSVGElement>(null);
   const [view, setView] = useState<View | null>(null);
   const drag = useRef<{ x: number; y: number; view: View; moved: boolean } | null>(null);
-  const fitted = useCallback(() => fitView(positions, graph, box.current), [positions, graph]);
+  const height = heightOf(positions, graph, box.current);
+  const fitted = useCallback(() => fitView(positions, graph, box.current, height), [positions, graph, height]);
   const current = view ?? fitted();
 
   const zoom = useCallback(
@@ -158,7 +159,8 @@ function Canvas({
         ref={box}
         role="group"
         aria-label="Graph of the job"
-        className="h-[60vh] min-h-80 w-full touch-none rounded border border-line bg-bg"
+        className="w-full touch-none rounded border border-line bg-bg"
+        style={{ height }}
         onPointerDown={(event) => {
           drag.current = { x: event.clientX, y: event.clientY, view: current, moved: false };
         }}
@@ -191,9 +193,20 @@ function Canvas({
   );
 }
 
-function fitView(positions: Map<string, Point>, graph: DrawnGraph, box: SVGSVGElement | null): View {
-  const width = box?.clientWidth || 800;
-  const height = box?.clientHeight || 400;
+const MARGIN = 16;
+const MIN_HEIGHT = 160;
+/** A graph of at most so many nodes is drawn large enough to be read, even if it is wider than the screen then. */
+const READ_AT_ONCE = 40;
+const READABLE = 0.8;
+
+interface Bounds {
+  minX: number;
+  minY: number;
+  maxX: number;
+  maxY: number;
+}
+
+function boundsOf(positions: Map<string, Point>, graph: DrawnGraph): Bounds | null {
   let [minX, minY, maxX, maxY] = [Infinity, Infinity, -Infinity, -Infinity];
   for (const node of graph.nodes) {
     const at = positions.get(node.id);
@@ -204,9 +217,37 @@ function fitView(positions: Map<string, Point>, graph: DrawnGraph, box: SVGSVGEl
     minY = Math.min(minY, at.y - NODE_HEIGHT / 2);
     maxY = Math.max(maxY, at.y + NODE_HEIGHT / 2);
   }
-  if (minX > maxX) return { x: 0, y: 0, scale: 1 };
-  const scale = Math.max(0.1, Math.min(1.2, (width - 32) / (maxX - minX), (height - 32) / (maxY - minY)));
-  return { scale, x: (width - (minX + maxX) * scale) / 2, y: (height - (minY + maxY) * scale) / 2 };
+  return minX > maxX ? null : { minX, minY, maxX, maxY };
+}
+
+/** The scale at which the graph is as wide as the box. */
+function scaleOf({ minX, maxX }: Bounds, graph: DrawnGraph, width: number): number {
+  const least = graph.nodes.length <= READ_AT_ONCE ? READABLE : 0.1;
+  return Math.max(least, Math.min(1.2, (width - 2 * MARGIN) / (maxX - minX)));
+}
+
+/** As high as the graph needs, but at most a part of the window. */
+function heightOf(positions: Map<string, Point>, graph: DrawnGraph, box: SVGSVGElement | null): number {
+  const most = Math.max(320, window.innerHeight * 0.6);
+  const bounds = boundsOf(positions, graph);
+  if (!bounds) return MIN_HEIGHT;
+  const scale = scaleOf(bounds, graph, box?.clientWidth || 800);
+  return Math.round(Math.max(MIN_HEIGHT, Math.min(most, (bounds.maxY - bounds.minY) * scale + 6 * MARGIN)));
+}
+
+function fitView(positions: Map<string, Point>, graph: DrawnGraph, box: SVGSVGElement | null, height: number): View {
+  const width = box?.clientWidth || 800;
+  const bounds = boundsOf(positions, graph);
+  if (!bounds) return { x: 0, y: 0, scale: 1 };
+  const { minX, minY, maxX, maxY } = bounds;
+  const byHeight = graph.nodes.length <= READ_AT_ONCE ? READABLE : 0.1;
+  const scale = Math.min(
+    scaleOf(bounds, graph, width),
+    Math.max(byHeight, (height - 2 * MARGIN) / Math.max(1, maxY - minY)),
+  );
+  const isWide = (maxX - minX) * scale > width - 2 * MARGIN;
+  const x = isWide ? MARGIN - minX * scale : (width - (minX + maxX) * scale) / 2;
+  return { scale, x, y: (height - (minY + maxY) * scale) / 2 };
 }
 
 function Edge({
@@ -235,7 +276,12 @@ function Edge({
     <g>
       <title>{`${from.label} → ${to.label}: ${text}`}</title>
       <path d={path} className="fill-none stroke-line-strong" />
-      <text x={x} y={b.y - 4} textAnchor="middle" className="fill-dim text-[10px]">
+      <text
+        x={x}
+        y={b.y - 4}
+        textAnchor="middle"
+        className="fill-dim stroke-bg stroke-[3px] text-[10px] [paint-order:stroke]"
+      >
         {text.length > MAX_EDGE_TEXT ? `${text.slice(0, MAX_EDGE_TEXT - 1)}…` : text}
       </text>
     </g>

@@ -83,7 +83,7 @@ function JobView({ job }: { job: Job }) {
         {job.external_id && <span>external id {job.external_id}</span>}
         {job.tags.length > 0 && <Tags tags={job.tags} to="/jobs" />}
       </div>
-      {job.error && <p className="text-bad [overflow-wrap:anywhere]">{job.error}</p>}
+      <FirstFailure job={job} />
       <nav aria-label="Views of this job" className="border-b border-line">
         <ul className="flex">
           {TABS.map(({ to, label }) => (
@@ -105,6 +105,21 @@ function JobView({ job }: { job: Job }) {
       <JobMeta job={job} />
       <Command text={commandLine("myrmidon", "job", "watch", job.job_id)} />
     </Page>
+  );
+}
+
+/** The task that has stopped the job, or why the job has ended otherwise. */
+function FirstFailure({ job }: { job: Job }) {
+  const first = job.first_failure;
+  if (!first) return job.error ? <p className="text-bad [overflow-wrap:anywhere]">{job.error}</p> : null;
+  return (
+    <p className="[overflow-wrap:anywhere]">
+      The first failure was{" "}
+      <Link to="/tasks/$id" params={{ id: first.task_id }} className="font-medium text-bad">
+        {first.label}
+      </Link>
+      .
+    </p>
   );
 }
 

@@ -1,6 +1,6 @@
 /** Draws the visible rows of the Gantt view on a canvas. */
 import { axisTicks, type Range, type Row } from "../../lib/gantt";
-import { lookOf } from "../../lib/states";
+import { isFinal, lookOf, nameOf } from "../../lib/states";
 import { showDuration } from "../../lib/time";
 
 export const ROW_PX = 20;
@@ -74,7 +74,8 @@ function drawAxis(
     context.moveTo(at, AXIS_PX - 4);
     context.lineTo(at, height);
     context.stroke();
-    context.fillText(showDuration(tick / 1e6), at + 3, AXIS_PX / 2);
+    const text = showDuration(tick / 1e6);
+    if (at + 3 + context.measureText(text).width <= width) context.fillText(text, at + 3, AXIS_PX / 2);
   }
   context.beginPath();
   context.moveTo(0, AXIS_PX - 0.5);
@@ -91,6 +92,10 @@ function drawBars(
   color: (name: string) => string,
 ): void {
   const topOfBar = y + (ROW_PX - BAR_PX) / 2;
+  if (!row.ready_at && !row.started_at) {
+    context.fillStyle = color("dim");
+    context.fillText(isFinal(row.state) ? nameOf(row.state) : "waits for other tasks", LABEL_PX + 4, y + ROW_PX / 2);
+  }
   const started = row.started_at;
   const end = row.completed_at ?? now;
   if (row.ready_at !== null && row.ready_at !== undefined) {

@@ -213,7 +213,7 @@ function Newest({ search }: { search: Search }) {
 }
 
 const NAME_COLUMNS: Column<JobName>[] = [
-  { id: "last", header: "Last", cell: (name) => name.runs[0] && <StateBadge state={name.runs[0].state} /> },
+  { id: "last", header: "Last", wide: true, cell: (name) => name.runs[0] && <StateBadge state={name.runs[0].state} /> },
   {
     id: "name",
     header: "Name",

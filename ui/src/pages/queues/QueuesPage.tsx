@@ -11,7 +11,7 @@ import { Page } from "../../components/Page";
 import { Panel } from "../../components/Panel";
 import { Time } from "../../components/Time";
 import { asCurl } from "../../lib/command";
-import { plural, showNumber } from "../../lib/format";
+import { showNumber } from "../../lib/format";
 import { showDuration } from "../../lib/time";
 
 type Queue = Schemas["QueueInfo"];
@@ -181,8 +181,14 @@ const POOL_COLUMNS: Column<Pool>[] = [
       </Link>
     ),
   },
-  { id: "bots", header: "Bots", right: true, cell: (pool) => plural(pool.num_bots, "bot") },
-  { id: "order", header: "Order", cell: (pool) => (pool.task_order === "lifo" ? "newest first" : "oldest first") },
+  { id: "bots", header: "Bots", right: true, cell: (pool) => showNumber(pool.num_bots) },
+  {
+    id: "order",
+    header: "Order",
+    cell: (pool) => (
+      <span className="whitespace-nowrap">{pool.task_order === "lifo" ? "newest first" : "oldest first"}</span>
+    ),
+  },
   {
     id: "ageing",
     header: "Ageing",

@@ -12,6 +12,14 @@ import type { LiveChange } from "../../workers/live-protocol";
 const MAX_EVENTS = 300;
 const TOPICS: Record<string, string[]> = { "": ["tasks", "jobs"], task: ["tasks"], job: ["jobs"] };
 
+/** What an event tells besides its state, such as "run 7c07, bot build-03". */
+function aboutText(about: Record<string, unknown>): string {
+  return Object.entries(about)
+    .filter(([, value]) => value !== null && value !== "")
+    .map(([name, value]) => `${name.replaceAll("_", " ")} ${typeof value === "object" ? JSON.stringify(value) : value}`)
+    .join(", ");
+}
+
 /** Changes of tasks and jobs as they happen, from the stream that all tabs of this browser share. */
 export function Events() {
   const [events, setEvents] = useState<LiveChange[]>([]);
@@ -62,12 +70,12 @@ export function Events() {
           {shown.map((event) => (
             <li
               key={`${event.kind} ${event.id} ${event.seq}`}
-              className="flex flex-wrap items-start gap-x-3 border-b border-line px-3 py-1 last:border-0"
+              className="flex flex-wrap items-center gap-x-3 border-b border-line px-3 py-1 last:border-0"
             >
               <span className="w-20 text-dim">
                 <Time at={event.at} />
               </span>
-              <StateBadge state={event.state} />
+              <StateBadge state={event.state} column />
               <Link
                 to={event.kind === "job" ? "/jobs/$id" : "/tasks/$id"}
                 params={{ id: event.id }}
@@ -76,7 +84,7 @@ export function Events() {
                 {event.kind} {event.id}
               </Link>
               <code className="min-w-0 flex-1 text-xs leading-5 text-dim [overflow-wrap:anywhere]">
-                {JSON.stringify(event.about)}
+                {aboutText(event.about)}
               </code>
             </li>
           ))}

@@ -8,6 +8,7 @@ import { Page } from "../../components/Page";
 import { Facts, Panel } from "../../components/Panel";
 import { StateBadge } from "../../components/StateBadge";
 import { Time } from "../../components/Time";
+import { useCurrentShown } from "../../components/useShown";
 import { showBytes } from "../../lib/format";
 import { clockOffsetMs, showDuration } from "../../lib/time";
 import { Config } from "./Config";
@@ -31,11 +32,12 @@ const PARTS: [string, string, Allowed][] = [
 export function SystemPage() {
   const { part = "servers" } = useParams({ strict: false }) as { part?: string };
   const { data: session } = useSession();
+  const tabs = useCurrentShown<HTMLElement>(`${part} ${session?.role}`);
   const parts = PARTS.filter(([, , allowed]) => allowed(session));
   const refused = session && PARTS.some(([key, , allowed]) => key === part && !allowed(session));
   return (
     <Page title="System">
-      <nav aria-label="Parts of the system" className="overflow-x-auto border-b border-line">
+      <nav ref={tabs} aria-label="Parts of the system" className="overflow-x-auto border-b border-line">
         <ul className="flex">
           {parts.map(([key, label]) => (
             <li key={key}>

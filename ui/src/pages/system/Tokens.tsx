@@ -5,7 +5,7 @@ import { useLive } from "../../api/live";
 import { Action } from "../../components/Action";
 import { Command } from "../../components/Copy";
 import { type Column, DataTable } from "../../components/DataTable";
-import { Empty, Loaded } from "../../components/Feedback";
+import { Cut, Empty, Loaded, MOST } from "../../components/Feedback";
 import { Time } from "../../components/Time";
 import { commandLine } from "../../lib/command";
 import { parsePeriod } from "../../lib/time";
@@ -26,6 +26,7 @@ const COLUMNS: Column<Token>[] = [
   {
     id: "expires",
     header: "Ends",
+    wide: true,
     cell: (token) =>
       token.revoked_at ? (
         <>
@@ -43,7 +44,7 @@ const COLUMNS: Column<Token>[] = [
 export function Tokens() {
   const tokens = useLive<Schemas["TokenList"]>({
     key: ["tokens"],
-    fetch: (signal) => get("/api/v1/tokens", { signal }),
+    fetch: (signal) => get("/api/v1/tokens", { query: { limit: MOST }, signal }),
     everyMs: 30_000,
   });
   return (
@@ -51,14 +52,17 @@ export function Tokens() {
       <NewToken />
       <Loaded query={tokens} what="The list of tokens">
         {(data) => (
-          <DataTable
-            name="tokens"
-            caption="Tokens"
-            columns={COLUMNS}
-            rows={data.tokens}
-            rowKey={rowKey}
-            empty={<Empty title="There are no tokens" />}
-          />
+          <>
+            <DataTable
+              name="tokens"
+              caption="Tokens"
+              columns={COLUMNS}
+              rows={data.tokens}
+              rowKey={rowKey}
+              empty={<Empty title="There are no tokens" />}
+            />
+            {data.cursor && <Cut command="myrmidon token list" />}
+          </>
         )}
       </Loaded>
     </div>

@@ -8,6 +8,7 @@ import { Button } from "../../components/Button";
 import { Command } from "../../components/Copy";
 import { type Column, DataTable } from "../../components/DataTable";
 import { Empty, Loaded } from "../../components/Feedback";
+import { Panel } from "../../components/Panel";
 import { Time } from "../../components/Time";
 import { commandLine } from "../../lib/command";
 
@@ -31,19 +32,29 @@ export function Webhooks() {
       className: "w-full min-w-40",
       cell: (hook) => <span className="[overflow-wrap:anywhere]">{hook.url}</span>,
     },
-    { id: "kinds", header: "Messages", wide: true, cell: (hook) => hook.kinds.join(", ") || "all" },
-    { id: "pending", header: "Waiting", right: true, cell: (hook) => hook.num_pending },
+    {
+      id: "kinds",
+      header: "Messages",
+      wide: true,
+      cell: (hook) => <span className="whitespace-nowrap">{hook.kinds.join(", ") || "all"}</span>,
+    },
+    { id: "pending", header: "Waiting", right: true, wide: true, cell: (hook) => hook.num_pending },
     {
       id: "failures",
       header: "Failures",
       right: true,
+      wide: true,
       cell: (hook) => <span className={hook.num_failures ? "text-bad" : ""}>{hook.num_failures}</span>,
     },
     { id: "next", header: "Next attempt", wide: true, cell: (hook) => <Time at={hook.next_attempt_at} /> },
     {
       id: "log",
       header: "",
-      cell: (hook) => <Button onClick={() => setOpen(open === hook.id ? null : hook.id)}>Deliveries</Button>,
+      cell: (hook) => (
+        <Button aria-pressed={open === hook.id} onClick={() => setOpen(open === hook.id ? null : hook.id)}>
+          Deliveries
+        </Button>
+      ),
     },
     { id: "delete", header: "", cell: (hook) => mayWrite(session) && <DeleteHook hook={hook} /> },
   ];
@@ -137,14 +148,14 @@ function Deliveries({ id }: { id: string }) {
       id: "state",
       header: "State",
       cell: (one) => (
-        <span className={STATES[one.state]}>
+        <span className={`whitespace-nowrap ${STATES[one.state]}`}>
           {one.state === "delivered" ? "✓" : one.state === "failed" ? "✕" : "○"} {one.state}
         </span>
       ),
     },
     { id: "kind", header: "Message", className: "w-full", cell: (one) => one.kind },
-    { id: "queued", header: "Queued", cell: (one) => <Time at={one.queued_at} /> },
-    { id: "attempts", header: "Attempts", right: true, cell: (one) => one.num_attempts },
+    { id: "queued", header: "Queued", wide: true, cell: (one) => <Time at={one.queued_at} /> },
+    { id: "attempts", header: "Attempts", right: true, wide: true, cell: (one) => one.num_attempts },
     { id: "answer", header: "Answer", cell: (one) => one.error ?? one.status },
     {
       id: "replay",
@@ -165,14 +176,16 @@ function Deliveries({ id }: { id: string }) {
     },
   ];
   return (
-    <DataTable
-      name="deliveries"
-      caption="Deliveries"
-      columns={columns}
-      rows={deliveries.data?.deliveries ?? NONE}
-      rowKey={deliveryKey}
-      empty={<Empty title="Nothing was sent yet" />}
-    />
+    <Panel title="Deliveries, newest first" flush>
+      <DataTable
+        name="deliveries"
+        caption="Deliveries"
+        columns={columns}
+        rows={deliveries.data?.deliveries ?? NONE}
+        rowKey={deliveryKey}
+        empty={<Empty title="Nothing was sent yet" />}
+      />
+    </Panel>
   );
 }
 

@@ -3,6 +3,7 @@ import { Facts, Panel } from "../../components/Panel";
 import { Tags } from "../../components/Tags";
 import { Elapsed, Time } from "../../components/Time";
 import { showCost } from "../../lib/format";
+import { ownTags, ownTagsFirst } from "../../lib/tags";
 import type { Task } from "./TaskPage";
 
 /** When, who, for whom, at which cost. */
@@ -50,7 +51,7 @@ export function TaskFacts({ task }: { task: Task }) {
             ),
           ],
           ["External id", request.external_id],
-          ["Tags", <Tags key="g" tags={request.tags} max={12} />],
+          ["Tags", <Tags key="g" tags={ownTagsFirst(request.tags)} max={Math.min(12, ownTags(request.tags).length)} />],
         ]}
       />
     </Panel>

@@ -1,10 +1,15 @@
+import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import type { Schemas } from "../../api/client";
+import { fetchTail } from "../../api/tail";
 import { Panel } from "../../components/Panel";
 import { Elapsed, Time } from "../../components/Time";
 import { type Evidence, explainEnd } from "../../lib/evidence";
+import { tellingLine } from "../../lib/failures";
 import { lookOf } from "../../lib/states";
 import type { Task } from "./TaskPage";
+
+const MAX_LINE = 400;
 
 /** The exception that has ended a function. */
 function Raised({ error }: { error: Schemas["FunctionError"] }) {
@@ -26,6 +31,17 @@ function Raised({ error }: { error: Schemas["FunctionError"] }) {
       )}
     </>
   );
+}
+
+/** The line of its log that says most about why a command has failed. */
+function LastWords({ task }: { task: Task }) {
+  const tail = useQuery({
+    queryKey: ["tail", task.task_id, task.result.run],
+    queryFn: ({ signal }) => fetchTail(task.task_id, signal),
+    staleTime: Number.POSITIVE_INFINITY,
+  });
+  const line = tellingLine(tail.data ?? "");
+  return line && <p className="font-mono text-xs text-bad [overflow-wrap:anywhere]">{line.slice(0, MAX_LINE)}</p>;
 }
 
 /** How a task ended, with the evidence. */
@@ -54,6 +70,7 @@ export function WhyDied({ task }: { task: Task }) {
           </pre>
         )}
         {deciding?.error && <Raised error={deciding.error} />}
+        {!deciding?.error && result.exit_code ? <LastWords task={task} /> : null}
         <p className="text-dim">
           {deciding ? (
             <>

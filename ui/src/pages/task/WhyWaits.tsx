@@ -122,7 +122,7 @@ function Funnel({ why }: { why: Why }) {
       <tbody>
         {why.dimensions.map((step) => (
           <tr key={step.dimension}>
-            <td className="py-0.5 pr-2 align-top">
+            <td className="w-full py-0.5 pr-3 align-top">
               <code className="text-xs [overflow-wrap:anywhere]">{step.dimension}</code>
               <div className="mt-0.5 h-1 bg-off-soft">
                 <div

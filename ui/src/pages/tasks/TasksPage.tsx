@@ -13,6 +13,7 @@ import { Tags } from "../../components/Tags";
 import { Elapsed, Time } from "../../components/Time";
 import { shortId } from "../../lib/format";
 import type { Search } from "../../lib/search";
+import { ownTags } from "../../lib/tags";
 import { Bulk } from "./Bulk";
 import { apiFilters, Filters } from "./Filters";
 import { StateCounts } from "./StateCounts";
@@ -72,11 +73,6 @@ export const TASK_COLUMNS: Column<Task>[] = [
     cell: (task) => task.deduped_from && shortId(task.deduped_from),
   },
 ];
-
-/** Tags that people gave; the server adds others to every task. */
-export function ownTags(tags: string[]): string[] {
-  return tags.filter((tag) => !/^(pool|priority|service_account|user|authenticated):/.test(tag));
-}
 
 export const taskKey = (task: Task) => task.task_id;
 export const taskVersion = (task: Task) => `${task.state} ${task.bot_id}`;

@@ -6,7 +6,7 @@ import { useLive } from "../../api/live";
 import { isAdmin, useSession } from "../../api/session";
 import { Action } from "../../components/Action";
 import { type Column, DataTable } from "../../components/DataTable";
-import { Empty, Loaded } from "../../components/Feedback";
+import { Cut, Empty, Loaded, MOST } from "../../components/Feedback";
 import { Page } from "../../components/Page";
 import { Panel } from "../../components/Panel";
 import { Time } from "../../components/Time";
@@ -20,7 +20,7 @@ const rowKey = (group: Group) => group.name;
 export function ValuesPage() {
   const groups = useLive<Schemas["GroupList"]>({
     key: ["groups"],
-    fetch: (signal) => get("/api/v1/groups", { signal }),
+    fetch: (signal) => get("/api/v1/groups", { query: { limit: MOST }, signal }),
     everyMs: 10_000,
   });
   const { data: session } = useSession();
@@ -34,14 +34,17 @@ export function ValuesPage() {
       <Panel title="Resource groups" flush>
         <Loaded query={groups} what="The list of resource groups">
           {(data) => (
-            <DataTable
-              name="groups"
-              caption="Resource groups"
-              columns={COLUMNS}
-              rows={data.groups}
-              rowKey={rowKey}
-              empty={<Empty title="There are no resource groups" />}
-            />
+            <>
+              <DataTable
+                name="groups"
+                caption="Resource groups"
+                columns={COLUMNS}
+                rows={data.groups}
+                rowKey={rowKey}
+                empty={<Empty title="There are no resource groups" />}
+              />
+              {data.cursor && <Cut command="myrmidon resource-group list" />}
+            </>
           )}
         </Loaded>
       </Panel>

@@ -86,10 +86,11 @@ export function LogPanel({ task, run, runId, growing, search }: Props) {
     }
   };
   const command = commandLine("myrmidon", "task", "log", task);
+  const wroteNothing = !growing && !log.loading && !log.error && log.source.length === 0;
   return (
     <section
       aria-label="Log"
-      className="flex h-[calc(100vh-190px)] min-h-96 min-w-0 flex-col rounded border border-line"
+      className={`flex min-w-0 flex-col rounded border border-line ${wroteNothing ? "" : "h-[calc(100vh-190px)] min-h-96"}`}
     >
       <div className="flex flex-wrap items-center gap-x-3 gap-y-1 border-b border-line bg-panel px-2 py-1">
         <fieldset className="flex">

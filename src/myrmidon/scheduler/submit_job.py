@@ -248,24 +248,22 @@ def _stage(
 def _commit_job(uow: UnitOfWork, group_id: int, draft: JobDraft, parts: Sequence[Sequence[int]]) -> JobSubmitted:
     """Store the request key, make the job visible and start its tasks."""
     open_group(uow, group_id)
-    known = _existing_job(uow, group_id, draft)
+    has_key = draft.graph.external_id is None and _take_key(uow, group_id, draft)
+    known = _existing_job(uow, group_id, draft) if not has_key else None
     if known is not None:
         return known
     revision = _supersede(uow, group_id, draft)
-    if draft.request_key is not None:
-        row = (group_id, draft.request_key, draft.body_hash, draft.job_id, uow.now)
-        if not request_keys.insert(uow.tx, [row]):
-            again = _existing_job(uow, group_id, draft)
-            if again is not None:
-                return again
+    if draft.request_key is not None and not has_key and not _take_key(uow, group_id, draft):
+        again = _existing_job(uow, group_id, draft)
+        if again is not None:
+            return again
     if len(parts) > 1:
         job = _unstage(uow, draft, revision)
     else:
         require_files(uow, group_id, [node.request for node in draft.graph.nodes])
         job = new_job(uow, group_id, draft.job_id, draft.graph, deadline_at=_deadline(uow, draft))
         job.revision = revision.number
-        jobs.insert(uow.tx, [job])
-        uow.jobs[job.id] = job
+        uow.add_job(job)
         make_ready(uow, [t for t in _store_chunk(uow, group_id, draft, parts[0]) if _may_start(t)])
     _store_input_and_output_tasks(uow, draft)
     propagate(uow)
@@ -277,6 +275,13 @@ def _commit_job(uow: UnitOfWork, group_id: int, draft: JobDraft, parts: Sequence
         superseded=revision.earlier.id if revision.earlier is not None else None,
         queues_to_wake=sorted(uow.queues_to_wake),
     )
+
+
+def _take_key(uow: UnitOfWork, group_id: int, draft: JobDraft) -> bool:
+    """Store the request key of a draft; False if it has none, or if a draft with the same key was stored before."""
+    if draft.request_key is None:
+        return False
+    return bool(request_keys.insert(uow.tx, [(group_id, draft.request_key, draft.body_hash, draft.job_id, uow.now)]))
 
 
 def _supersede(uow: UnitOfWork, group_id: int, draft: JobDraft) -> Revision:

@@ -278,8 +278,7 @@ def _heartbeat(tx: Any, w: World, f: Facts) -> Any:
 
 
 def _feed(tx: Any, w: World, f: Facts) -> Any:
-    task_result.add_satisfied_parents(tx, sorted(f["ids"].values())[:50], 0)
-    return task_result.now_ready(tx, sorted(f["ids"].values())[:50])
+    return task_result.add_satisfied_parents(tx, sorted(f["ids"].values())[:50], 0)
 
 
 def _references(tx: Any, w: World, f: Facts) -> Any:
@@ -331,7 +330,7 @@ HOT: dict[str, Call] = {
     "read log": _read_log,
     "feed children": lambda tx, w, f: edge.unsatisfied(tx, f["ids"]["y"], after=0, n=100),
     "feed children of several": lambda tx, w, f: edge.unsatisfied_of(tx, sorted(f["ids"].values())[:10], 100),
-    "feed and ready": _feed,
+    "feed": _feed,
     "extend": _extend,
     "values": _values,
     "cancel": lambda tx, w, f: cancel.cancel(tx, sorted(f["ids"].values())[-5:], now=w.now, ids=w.ids),
@@ -391,7 +390,6 @@ NAMED = {
         task_to_run.TAKE_THESE,
         task_to_run.EXPIRED,
         task_result.LOCK,
-        task_result.NOW_READY,
         task_result.ADD_SATISFIED_PARENTS,
         task_result.DUE,
         task_run.DUE,

@@ -78,6 +78,26 @@ def all_of(connection: socket.socket) -> bytes:
     return said
 
 
+# ---------------------------------------------------------------- responses
+
+
+def test_a_response_leaves_in_one_piece(server):
+    """Else its head would wake the client before the body is there."""
+    with dial(server, b"") as connection:
+        for _ in range(50):
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            fields, _, body = connection.recv(65536).partition(b"\r\n\r\n")
+            assert f"content-length: {len(body)}".encode() in fields
+            assert body
+
+
+def test_a_response_without_a_body_leaves_too(server):
+    with dial(server, b"") as connection:
+        for _ in range(2):
+            connection.sendall(b"HEAD /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
 def up_to(connection: socket.socket, end: bytes) -> bytes:
     said = b""
     while not said.endswith(end):

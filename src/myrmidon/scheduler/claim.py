@@ -29,7 +29,6 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import (
     group_turn,
-    job_code,
     shared_value,
     task_queues,
     task_request,
@@ -38,8 +37,7 @@ from myrmidon.store.tables import (
     task_to_run,
 )
 from myrmidon.store.tables import value as values
-from myrmidon.store.tables.task_request import Work
-from myrmidon.store.views import job_details
+from myrmidon.store.tables.task_request import Extras, Work
 
 _CACHES = '"caches":['
 _MAX_QUEUES = 32
@@ -374,10 +372,7 @@ def _claimed(
     *,
     special: Sequence[int],
 ) -> list[Claimed]:
-    """The runs with everything that the bot needs; only ``special`` tasks may have inputs, secrets and stdin.
-
-    Functions have no stdin.
-    """
+    """The runs with everything that the bot needs; only ``special`` tasks may have inputs, outputs and extras."""
     if not runs:
         return []
     todo = {run.task_id: work[run.task_id, run.slice] for run in runs}
@@ -385,37 +380,35 @@ def _claimed(
     inputs = values.inputs(uow.tx, readers) if readers else {}
     writers = [task_id for task_id in special if todo[task_id].num_outputs]
     outputs = values.outputs(uow.tx, writers) if writers else {}
-    labels = job_details.labels_of(uow.tx, [task_id for task_id in special if todo[task_id].func_name is not None])
-    replaced = _replaced_codes(uow, [todo[task_id] for task_id in special])
-    secret_bytes = task_request.secrets(uow.tx, special) if special else {}
-    commands = [task_id for task_id in special if todo[task_id].func_name is None]
-    stdin = task_request.stdin(uow.tx, commands) if commands else {}
+    extras = task_request.extras(uow.tx, special) if special else {}
     return [
-        Claimed(
-            task_id=run.task_id,
-            run=run.run,
-            token=token,
-            work=todo[run.task_id],
+        _claimed_run(
+            run,
+            token,
+            todo[run.task_id],
+            extras.get(run.task_id) or Extras(run.task_id),
             inputs=inputs.get(run.task_id, []),
             output_types=[kind for _, _, _, kind in outputs.get(run.task_id, ())],
-            label=labels.get(run.task_id, ""),
-            code=_newest(replaced, todo[run.task_id], todo[run.task_id].code),
-            environment=_newest(replaced, todo[run.task_id], todo[run.task_id].environment),
-            secret_bytes=secret_bytes.get(run.task_id),
-            stdin=stdin.get(run.task_id),
-            resource_group_id=run.resource_group_id,
-            nonce=run.nonce,
         )
         for run in runs
     ]
 
 
-def _replaced_codes(uow: UnitOfWork, special: Sequence[Work]) -> dict[tuple[int, str], str]:
-    """What replaces code and environments since a rerun of their job, by job and digest."""
-    jobs = {work.job_id for work in special if work.job_id is not None and (work.code or work.environment)}
-    return job_code.replaced(uow.tx, sorted(jobs)) if jobs else {}
-
-
-def _newest(replaced: Mapping[tuple[int, str], str], work: Work, digest: str | None) -> str:
-    """The digest, or what has replaced it; empty without one."""
-    return replaced.get((work.job_id or 0, digest or "")) or digest or ""
+def _claimed_run(
+    run: TaskRun, token: str, work: Work, extras: Extras, *, inputs: list[Value], output_types: list[str]
+) -> Claimed:
+    return Claimed(
+        task_id=run.task_id,
+        run=run.run,
+        token=token,
+        work=work,
+        inputs=inputs,
+        output_types=output_types,
+        label=extras.label or "" if work.func_name is not None else "",
+        code=extras.code or work.code or "",
+        environment=extras.environment or work.environment or "",
+        secret_bytes=extras.secret_bytes,
+        stdin=extras.stdin,
+        resource_group_id=run.resource_group_id,
+        nonce=run.nonce,
+    )

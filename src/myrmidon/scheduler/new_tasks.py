@@ -129,7 +129,8 @@ def _make_queues(uow: UnitOfWork, group_id: int, missing: Mapping[QueueKey, str]
             continue
         probe = 1 + max((q.probe for q in known if q.hash == hashed), default=-1)
         kind = OF_FUNCTIONS if key.of_functions else 0
-        queue = Queue(uow.new_id(), hashed, probe, group_id, pools[key], key.dimensions, uow.now, kind)
+        order = pool_order.of_pool(uow.tx, pools[key])
+        queue = Queue(uow.new_id(), hashed, probe, group_id, pools[key], key.dimensions, uow.now, kind, order)
         task_queues.insert(uow.tx, queue)
         task_queues.match_queue(uow.tx, queue)
         known.append(queue)

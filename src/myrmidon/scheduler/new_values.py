@@ -127,6 +127,8 @@ def store_values(
     for task in tasks:
         writer.add_inputs(task)
     writer.store()
+    readers = {row[0] for row in writer.input_rows if row[2] == values.SHARED}
+    uow.keep_shared_readers((task.task_id for task in tasks), readers)
 
 
 class _ValueWriter:
@@ -136,7 +138,7 @@ class _ValueWriter:
         self.uow = uow
         self.job_id = job_id
         self.produced = produced
-        self.next_data_id = values.last_data_id(uow.tx, job_id) + 1
+        self.next_data_id = 0 if uow.is_empty_job(job_id) else values.last_data_id(uow.tx, job_id) + 1
         self.rows: list[tuple[int, int, int, str, bytes | None, str | None, int | None]] = []
         self.input_rows: list[values.InputRow] = []
         self.part_rows: list[values.PartRow] = []

@@ -38,7 +38,7 @@ def propagate(uow: UnitOfWork) -> None:
         _cancel_first_chunks(uow)
     for job in uow.jobs.values():
         _end_job_if_done(uow, job)
-    jobs.save(uow.tx, uow.jobs.values())
+    uow.save_jobs()
 
 
 def _propagate_ends(uow: UnitOfWork, ended: Sequence[TaskResult], budget: int) -> int:
@@ -96,13 +96,25 @@ def _satisfy_edges(uow: UnitOfWork, parents: dict[int, TaskResult], edges: Seque
     if not satisfied:
         return
     edge.complete(uow.tx, satisfied)
-    by_count: dict[int, list[int]] = {}
-    for child, n in counts.items():
-        by_count.setdefault(n, []).append(child)
-    for n, ids in sorted(by_count.items()):
-        task_result.add_satisfied_parents(uow.tx, sorted(ids), n)
-    ready = task_result.now_ready(uow.tx, sorted(counts))
-    uow.ready.extend(t for t in ready if uow.jobs[t.job_id or 0].state == JobState.RUNNING)
+    still_waiting: dict[int, list[int]] = {}
+    for child, n in sorted(counts.items()):
+        task = children[child]
+        task.num_succeeded_parents += n
+        if _may_start(uow, task):
+            uow.ready.append(task)  # written with its next state
+        else:
+            still_waiting.setdefault(n, []).append(child)
+    for n, ids in sorted(still_waiting.items()):
+        task_result.add_satisfied_parents(uow.tx, ids, n)
+
+
+def _may_start(uow: UnitOfWork, task: TaskResult) -> bool:
+    return (
+        task.state == TaskState.WAITING
+        and not task.held
+        and task.satisfied
+        and uow.jobs[task.job_id or 0].state == JobState.RUNNING
+    )
 
 
 def propagate_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:

@@ -15,7 +15,6 @@ from myrmidon.scheduler.dedupe import find_sources, take_over
 from myrmidon.scheduler.policy import choose_slice
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import shared_value, task_queues
-from myrmidon.store.tables import value as values
 
 
 def make_ready(uow: UnitOfWork, tasks: Sequence[TaskResult], *, avoid: Mapping[int, str] | None = None) -> None:
@@ -28,7 +27,7 @@ def make_ready(uow: UnitOfWork, tasks: Sequence[TaskResult], *, avoid: Mapping[i
     hits = find_sources(uow, due)
     to_queue = [task for task in due if task.id not in hits]
     served = task_queues.served(uow.tx, _queues_needing_bots(uow, to_queue))
-    shared = values.reads_shared(uow.tx, [t.id for t in to_queue if uow.requests[t.id].num_inputs])
+    shared = uow.shared_readers([t.id for t in to_queue if uow.requests[t.id].num_inputs])
     near: dict[int, int] = {}
     for task in due:
         if task.id in hits:

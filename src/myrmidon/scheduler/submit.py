@@ -242,9 +242,8 @@ def _store_lone_function(uow: UnitOfWork, group_id: int, new_task: NewTask) -> l
     """Store a function submitted without a job as a job with one task, because values belong to jobs."""
     graph = Graph(name=new_task.request.name, nodes=[], failure_policy=FailurePolicy.FAIL_FAST)
     job = new_job(uow, group_id, new_task.job_id or 0, graph, deadline_at=new_task.deadline_at)
-    jobs.insert(uow.tx, [job])
+    uow.add_job(job)
     jobs.insert_input_and_output_tasks(uow.tx, job.id, [new_task.task_id], [new_task.task_id])
-    uow.jobs[job.id] = job
     return store_new_tasks(uow, group_id, [new_task])
 
 

@@ -275,7 +275,8 @@ def _stage(
         job = new_job(uow, group_id, draft.job_id, draft.graph, deadline_at=_deadline(uow, draft), staged=True)
         if draft.resume:
             job.external_id = None  # that of the earlier revision until this one is complete
-        _insert_job(uow, job, draft.graph)
+        jobs.insert(uow.tx, [job])
+        _insert_code(uow, job, draft.graph)
     else:
         uow.lock_jobs([draft.job_id])
         if draft.job_id not in uow.jobs:
@@ -290,24 +291,23 @@ def _stage(
 def _commit_job(uow: UnitOfWork, group_id: int, draft: JobDraft, parts: Sequence[Sequence[int]]) -> JobSubmitted:
     """Store the request key, make the job visible and start its tasks."""
     open_group(uow, group_id)
-    known = _existing_job(uow, group_id, draft)
+    has_key = draft.graph.external_id is None and _take_key(uow, group_id, draft)
+    known = _existing_job(uow, group_id, draft) if not has_key else None
     if known is not None:
         return known
     revision = _supersede(uow, group_id, draft)
-    if draft.request_key is not None:
-        row = (group_id, draft.request_key, draft.body_hash, draft.job_id, uow.now)
-        if not request_keys.insert(uow.tx, [row]):
-            again = _existing_job(uow, group_id, draft)
-            if again is not None:
-                return again
+    if draft.request_key is not None and not has_key and not _take_key(uow, group_id, draft):
+        again = _existing_job(uow, group_id, draft)
+        if again is not None:
+            return again
     if len(parts) > 1:
         job = _unstage(uow, draft, revision)
     else:
         _require_files(uow, group_id, draft.graph)
         job = new_job(uow, group_id, draft.job_id, draft.graph, deadline_at=_deadline(uow, draft))
         job.revision = revision.number
-        _insert_job(uow, job, draft.graph)
-        uow.jobs[job.id] = job
+        uow.add_job(job)
+        _insert_code(uow, job, draft.graph)
         make_ready(uow, [t for t in _store_chunk(uow, group_id, draft, parts[0]) if _may_start(t)])
     _store_input_and_output_tasks(uow, draft)
     propagate(uow)
@@ -325,10 +325,16 @@ def _require_files(uow: UnitOfWork, group_id: int, graph: Graph) -> None:
     require_files(uow, group_id, [node.request for node in graph.nodes], graph.code)
 
 
-def _insert_job(uow: UnitOfWork, job: Job, graph: Graph) -> None:
-    jobs.insert(uow.tx, [job])
+def _insert_code(uow: UnitOfWork, job: Job, graph: Graph) -> None:
     if graph.code:
         job_code.insert(uow.tx, job.id, graph.code)
+
+
+def _take_key(uow: UnitOfWork, group_id: int, draft: JobDraft) -> bool:
+    """Store the request key of a draft; False if it has none, or if a draft with the same key was stored before."""
+    if draft.request_key is None:
+        return False
+    return bool(request_keys.insert(uow.tx, [(group_id, draft.request_key, draft.body_hash, draft.job_id, uow.now)]))
 
 
 def _supersede(uow: UnitOfWork, group_id: int, draft: JobDraft) -> Revision:

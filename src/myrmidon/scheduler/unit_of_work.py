@@ -5,7 +5,7 @@ changed with one statement per table. The state of a task changes only in ``move
 parents and children, and the due time of staged tasks, are also changed by single statements in store/.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec import structs
 
@@ -31,7 +31,6 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import (
     chunked_work,
     outbox,
-    pool_order,
     tag_counts,
     task_queues,
     task_request,
@@ -68,10 +67,11 @@ class UnitOfWork:
         self.requests: dict[int, RequestRow] = {}
         self.slices: dict[int, list[SliceRow]] = {}
         self._run_policies: dict[int, RunPolicy] = {}
+        self._reads_shared: dict[int, bool] = {}
         self._queues: dict[int, Queue] = {}
-        self._orders: dict[int, Order] = {}
         self._dirty: dict[int, TaskResult] = {}
         self._new: set[int] = set()
+        self._new_jobs: set[int] = set()
         self._runs: dict[tuple[int, int], TaskRun] = {}
         self._values: dict[int, Payload] = {}
         self._to_run: list[TaskToRun] = []
@@ -122,6 +122,16 @@ class UnitOfWork:
             self.requests.update(task_request.read(self.tx, missing))
             self.slices.update(task_request.slices(self.tx, missing))
 
+    def shared_readers(self, task_ids: Sequence[int]) -> set[int]:
+        """Those of the tasks that read a shared value; for them it may matter on which bot they run."""
+        missing = [task_id for task_id in task_ids if task_id not in self._reads_shared]
+        self.keep_shared_readers(missing, values_store.reads_shared(self.tx, missing))
+        return {task_id for task_id in task_ids if self._reads_shared[task_id]}
+
+    def keep_shared_readers(self, task_ids: Iterable[int], readers: Collection[int]) -> None:
+        """Record which of some tasks read a shared value: ``readers``, and the others do not."""
+        self._reads_shared.update((task_id, task_id in readers) for task_id in task_ids)
+
     def queue(self, queue_id: int) -> Queue | None:
         if queue_id not in self._queues:
             self._queues.update(task_queues.read(self.tx, [queue_id]))
@@ -132,10 +142,8 @@ class UnitOfWork:
 
     def order_in(self, queue_id: int) -> Order:
         """How the pool of a queue orders its tasks."""
-        order = self._orders.get(queue_id)
-        if order is None:
-            order = self._orders[queue_id] = pool_order.of_queue(self.tx, queue_id)
-        return order
+        queue = self.queue(queue_id)
+        return queue.order if queue is not None else Order()
 
     # -- changes
 
@@ -147,6 +155,16 @@ class UnitOfWork:
         if job:
             job.num_tasks += 1
             self._count(job, task, 1)
+
+    def add_job(self, job: Job) -> None:
+        """Add a new job with its first event; ``save_jobs`` inserts it, with the counters that it has by then."""
+        self.jobs[job.id] = job
+        self._new_jobs.add(job.id)
+        jobs_store.add_first_event(self.tx, job)
+
+    def is_empty_job(self, job_id: int) -> bool:
+        """Whether a job is new, and has no tasks yet."""
+        return job_id in self._new_jobs and self.jobs[job_id].num_tasks == 0
 
     def move(self, task: TaskResult, state: TaskState, reason: str, *, new_generation: bool = False) -> None:
         """Change the state of a locked task; raises IllegalMove if the table does not allow it."""
@@ -167,7 +185,8 @@ class UnitOfWork:
 
     def _may_be_queued(self, task: TaskResult) -> bool:
         """Whether the task may have a row in task_to_run while it runs, for a further instance."""
-        return not task.skips_request_lookup
+        policy = self._run_policies.get(task.id)
+        return policy.max_num_instances > 1 if policy is not None else not task.skips_request_lookup
 
     def start_run(self, task: TaskResult) -> None:
         """Move a task to RUNNING; the caller has deleted its row of task_to_run.
@@ -313,6 +332,14 @@ class UnitOfWork:
         if self._reopened:
             tag_counts.open_spans(self.tx, self._reopened, self.now)
             self._reopened = []
+
+    def save_jobs(self) -> None:
+        """Insert the new jobs, and write the states and counters of the others."""
+        new = [self.jobs[job_id] for job_id in sorted(self._new_jobs)]
+        jobs_store.save(self.tx, (job for job in self.jobs.values() if job.id not in self._new_jobs))
+        if new:
+            jobs_store.insert(self.tx, new)
+            self._new_jobs = set()
 
     def _write_tasks(self) -> None:
         """Insert new tasks with all changes since ``add``, then update the others."""

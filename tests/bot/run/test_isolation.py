@@ -382,6 +382,26 @@ def test_the_rules_are_made_anew_only_when_they_would_grant_something_else(tmp_p
     assert (folder / "journal").read_text() == "", "the thread that asks is not restricted"
 
 
+def looks_away_from(sandbox: Sandbox, temporary: Path) -> bool:
+    """Whether a new file in a temporary folder changes neither the rules nor their generation."""
+    generation, thread = sandbox.current_generation(), sandbox.thread
+    (temporary / f"new-{len(list(temporary.iterdir()))}").touch()
+    return (sandbox.current_generation(), sandbox.thread) == (generation, thread)
+
+
+@pytest.mark.skipif(not HAS_LANDLOCK, reason="this kernel has no Landlock")
+def test_only_what_lasts_makes_processes_with_functions_outdated(tmp_path: Path):
+    temporary = tmp_path / "tmp"
+    folder = temporary / "lasting" / "b1"
+    (folder / "work").mkdir(parents=True)
+    temporary.chmod(0o1777)
+    sandbox = Sandbox(str(folder), writable=str(folder / "work"), readable=[])
+    assert any(looks_away_from(sandbox, temporary) for _ in range(100)), "other tests change the folders above, too"
+    generation = sandbox.current_generation()
+    (temporary / "lasting" / "new").touch()
+    assert sandbox.current_generation() > generation
+
+
 # ---------------------------------------------------------------- options
 
 

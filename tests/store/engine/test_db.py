@@ -23,6 +23,7 @@ from myrmidon.store.engine.db import (
     Insert,
     LostRace,
     LostReply,
+    Row,
     RowDelete,
     RowUpdate,
     Tx,
@@ -377,6 +378,52 @@ def test_what_fn_raises_rolls_back_and_propagates(db: Db) -> None:
 def test_a_reader_cannot_write(db: Db) -> None:
     with pytest.raises(Exception, match=r"(?i)read.?only"):
         db.read(lambda tx: tx.run("DELETE FROM item"))
+
+
+def insert_deferred(tx: Tx, rows: list[Row]) -> None:
+    tx.insert(ITEMS, rows)
+
+
+def test_deferred_rows_are_written_together_at_the_end(db: Db) -> None:
+    calls: list[int] = []
+
+    def write(tx: Tx, rows: list[Row]) -> None:
+        calls.append(len(rows))
+        tx.insert(ITEMS, rows)
+
+    def step_by_step(tx: Tx) -> None:
+        for number in (1, 2, 3):
+            tx.defer(write, items(1, first=number))
+        assert not tx.all("SELECT id FROM item")
+
+    db.write(step_by_step)
+    assert (ids(db), calls) == ([1, 2, 3], [3])
+
+
+def test_deferred_rows_are_written_before_a_statement_that_needs_them(db: Db) -> None:
+    def whole(tx: Tx) -> None:
+        tx.defer(insert_deferred, items(1))
+        tx.write_deferred()
+        assert len(tx.all("SELECT id FROM item")) == 1
+
+    db.write(whole)
+    assert ids(db) == [1]
+
+
+def test_a_savepoint_that_is_undone_takes_its_deferred_rows_with_it(db: Db) -> None:
+    def part(tx: Tx) -> None:
+        tx.defer(insert_deferred, items(1, first=2))
+        raise KeyError
+
+    def whole(tx: Tx) -> None:
+        tx.defer(insert_deferred, items(1))
+        with pytest.raises(KeyError):
+            tx.savepoint(part)
+        tx.savepoint(lambda tx: tx.defer(insert_deferred, items(1, first=3)))
+        assert [row[0] for row in tx.all("SELECT id FROM item")] == [3]
+
+    db.write(whole)
+    assert ids(db) == [1, 3]
 
 
 def test_a_savepoint_undoes_only_its_own_work(db: Db) -> None:

@@ -36,7 +36,8 @@ class Sandbox:
     commands out of. ``neighbours``: folders of other bots, and the ``hidden`` of those; once seen they stay closed,
     also when that bot has ended.
     ``granted``: path and inode of everything that the present rules grant. ``generation``: grows when they grant
-    something new, which processes that run on with older rules cannot open.
+    something new, which processes that run on with older rules cannot open. ``watched``: the folders whose changes make
+    rules outdated; ``lasting``: those of them in which something new is granted, without temporary folders.
     """
 
     def __init__(self, folder: str, *, writable: str, readable: Sequence[str], hidden: Sequence[str] = ()) -> None:
@@ -48,8 +49,10 @@ class Sandbox:
         self.lock = threading.Lock()
         self.mounts = MountWatch()
         self.watched: list[str] = []
-        self.stamps: list[tuple[int, int]] = []
-        self.is_settled = False
+        self.lasting: list[str] = []
+        self.own_inodes: list[int] = []
+        self.stamps: dict[str, tuple[int, int]] = {}
+        self.stamps_read_at = 0.0
         self.granted: list[tuple[str, int]] = []
         self.generation = 0
         self.thread = self._renew()
@@ -71,29 +74,35 @@ class Sandbox:
         with self.lock:
             self._refresh()
 
+    def current_generation(self) -> int:
+        """The generation that the rules of a new command would have. Called for every function on an idle process.
+
+        Temporary folders are not looked at: they change all the time, and nothing in them is news.
+        """
+        with self.lock:
+            if not self._is_current(self.lasting):
+                self.thread = self._renew(self.thread)
+            return self.generation
+
     def _refresh(self) -> None:
-        if not self._is_current():
+        if not self._is_current(self.watched):
             self.thread = self._renew(self.thread)
 
-    def _is_current(self) -> bool:
-        """Whether nothing has changed since the rules were made. Called for every command."""
+    def _is_current(self, watched: Sequence[str]) -> bool:
+        """Whether nothing has changed in these folders since the rules were made. Called for every command."""
         if self.mounts.has_changed():
             self.granted = []  # the paths may be the same, but lead to other files
             return False
-        return self.is_settled and self.stamps == self._read_stamps()
+        return self.own_inodes == self._read_own_inodes() and all(map(self._is_unchanged, watched))
 
-    def _read_stamps(self) -> list[tuple[int, int]]:
-        """The identity of the commands' folders, and the time of the last change of what the rules depend on."""
-        stamps = []
-        stamps.append((os.stat(self.writable).st_ino, 0))
-        stamps += [(inode, 0) for _, inode in _existing(self.readable)]
-        for path in self.watched:
-            try:
-                found = os.stat(path)
-                stamps.append((found.st_ino, found.st_mtime_ns))
-            except OSError:
-                stamps.append((0, 0))
-        return stamps
+    def _is_unchanged(self, folder: str) -> bool:
+        """A change within the granularity of the file system's clock does not show in a timestamp: look again then."""
+        inode, changed_at = self.stamps[folder]
+        is_settled = self.stamps_read_at - changed_at / 1e9 > _TIMESTAMP_GRANULARITY_S
+        return is_settled and _stamp(folder) == (inode, changed_at)
+
+    def _read_own_inodes(self) -> list[int]:
+        return [os.stat(self.writable).st_ino, *(inode for _, inode in _existing(self.readable))]
 
     def _renew(self, thread: RestrictedThread | None = None) -> RestrictedThread:
         """The thread for the rules that are needed now: the present one, unless they grant something else."""
@@ -101,9 +110,9 @@ class Sandbox:
         closed = _outermost([self.folder, *self.hidden, *sorted(self.neighbours)])
         parents = _parents(closed)
         self.watched = [*parents, *host.registry_folders()]
-        now, self.stamps = time.time(), self._read_stamps()
-        # A change within the granularity of the file system's clock does not show in a timestamp: look again then.
-        self.is_settled = all(now - changed_at / 1e9 > _TIMESTAMP_GRANULARITY_S for _, changed_at in self.stamps)
+        self.lasting = [folder for folder in parents if not _is_temporary(folder)]
+        self.own_inodes = self._read_own_inodes()
+        self.stamps_read_at, self.stamps = time.time(), {folder: _stamp(folder) for folder in self.watched}
         siblings = [entry for entry in _entries(parents) if entry[0] not in closed and entry[0] not in parents]
         own = [(self.writable, os.stat(self.writable).st_ino), *_existing(self.readable)]
         granted = siblings + own
@@ -163,6 +172,15 @@ def hidden_by(folder: str) -> list[str]:
             closed = [*config.get("hidden", []), *filter(None, [config.get("environments")])]
             return [hidden for hidden in map(os.path.realpath, closed) if hidden != "/"]
     return []
+
+
+def _stamp(folder: str) -> tuple[int, int]:
+    """The identity of a folder, and when something in it was created or deleted; zeros if there is none."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return 0, 0
+    return found.st_ino, found.st_mtime_ns
 
 
 def _is_temporary(folder: str) -> bool:

@@ -7,13 +7,44 @@ connections, and a callback for long polls whose connection is lost.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MAX_HEADER_BYTES = 64 << 10
 MIN_READ_BYTES_PER_S = 16 << 10
 """A client that reads its response more slowly than this is disconnected."""
+MAX_JOINED_BYTES = 64 << 10
+"""A longer body is not copied to be sent with its head."""
+
+
+class ResponseTransport:
+    """The transport of a connection, which can send the head of a response together with its body.
+
+    uvicorn writes them one after the other, and each write costs a system call here and a wakeup of the client.
+    """
+
+    __slots__ = ("_head", "_transport", "holds_next")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+        self.holds_next = False
+        """The next write is a head, and its body follows at once."""
+
+    def write(self, data: bytes) -> None:
+        if self.holds_next:
+            self.holds_next, self._head = False, data
+            return
+        head, self._head = self._head, b""
+        if len(data) > MAX_JOINED_BYTES and head:
+            self._transport.write(head)
+            self._transport.write(data)
+        else:
+            self._transport.write(head + data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -38,6 +69,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._responses = ResponseTransport(transport)
+        self.transport = cast("asyncio.Transport", self._responses)
         if len(self.connections) > self.max_connections:
             transport.abort()
             return
@@ -74,6 +107,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
         self.scope["is_closing"] = self.transport.is_closing  # type: ignore[typeddict-unknown-key]
+        self.scope["hold_head"] = self._hold_head  # type: ignore[typeddict-unknown-key]
         self._in_headers = True
         self._header_bytes = len(b"  HTTP/1.1\r\n\r\n")
         self._incomplete_bytes = 0
@@ -128,6 +162,10 @@ class HttpProtocol(HttpToolsProtocol):
         self.timeout_keep_alive_handler()
 
     # ------------------------------------------------ sending
+
+    def _hold_head(self) -> None:
+        """Send the head that is written next together with its body. If writing is paused, others may write first."""
+        self._responses.holds_next = not self.flow.write_paused
 
     def on_response_complete(self) -> None:
         if self.pipeline:

@@ -23,6 +23,9 @@ async def send_response(
         return
     body = body or b""
     headers.append((b"content-length", str(len(body)).encode()))
+    hold_head = scope.get("hold_head")  # asgi/protocol.py put it there
+    if hold_head is not None and scope["method"] != "HEAD":
+        hold_head()
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

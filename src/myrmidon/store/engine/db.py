@@ -143,6 +143,7 @@ class Db:
             try:
                 link.begin()
                 result = fn(tx)
+                tx.write_deferred()
                 tx.commit()
             except BaseException as error:
                 kind = DbErrorKind.BUSY if isinstance(error, LostRace) else link.error_kind(error)
@@ -228,12 +229,13 @@ class Db:
 class Tx:
     """A transaction, as passed to the function that runs in it."""
 
-    __slots__ = ("_depth", "_link", "_probe", "attempt", "committed", "committing", "dialect", "effects")
+    __slots__ = ("_deferred", "_depth", "_link", "_probe", "attempt", "committed", "committing", "dialect", "effects")
 
     def __init__(self, link: Link, dialect: Dialect, attempt: int, probe: Probe | None) -> None:
         self._link = link
         self._probe = probe
         self._depth = 0
+        self._deferred: dict[Callable[[Tx, list[Row]], None], list[Row]] = {}
         self.dialect = dialect
         self.attempt = attempt
         """1, or more when an earlier run of fn may have been committed."""
@@ -282,17 +284,35 @@ class Tx:
             self._probe("statement", f"DELETE FROM {statement.table}")
         return self._link.delete_rows(statement, rows)
 
+    def defer(self, write: Callable[[Tx, list[Row]], None], rows: Sequence[Row]) -> None:
+        """Call ``write`` with these rows and all others deferred to it, at the end of the transaction or savepoint.
+
+        For rows that many steps of a transaction add one by one, and that are cheaper to write together.
+        """
+        self._deferred.setdefault(write, []).extend(rows)
+
+    def write_deferred(self) -> None:
+        """Write deferred rows now, because a statement that follows reads or deletes them."""
+        deferred, self._deferred = self._deferred, {}
+        for write, rows in deferred.items():
+            write(self, rows)
+
     def savepoint(self, fn: Callable[[Tx], T]) -> T:
         """Run fn in a savepoint; if it raises, only its own statements are rolled back."""
+        outer, self._deferred = self._deferred, {}
         self._depth += 1
         name = f"part_{self._depth}"  # MariaDB drops a savepoint when its name is used again
         self._link.run(f"SAVEPOINT {name}", {})
         try:
-            return fn(self)
+            result = fn(self)
+            self.write_deferred()
         except BaseException:
             self._link.run(f"ROLLBACK TO SAVEPOINT {name}", {})
             raise
+        else:
+            return result
         finally:
+            self._deferred = outer
             self._depth -= 1
             self._link.run(f"RELEASE SAVEPOINT {name}", {})
 

@@ -62,7 +62,7 @@ BULK_PAGE = 16 << 10
 """Page size of a file with large values: a megabyte costs half of what it does with 4 KiB, a line no more."""
 BULK_CHECKPOINT = 256
 """In pages: the same number of bytes as for other files, because commits wait for a checkpoint."""
-ROWS_PER_INSERT = (64, 16, 4, 1)
+ROWS_PER_INSERT = (64, 16, 4, 2, 1)
 """A few fixed sizes, because each is a separate prepared statement."""
 
 _ERROR_KINDS = {

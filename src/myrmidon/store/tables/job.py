@@ -77,8 +77,8 @@ def lock(tx: Tx, ids: Iterable[int | None]) -> dict[int, Job]:
     return {row[0]: Job(*row) for row in tx.all(LOCK, ids=job_ids)} if job_ids else {}
 
 
-def insert(tx: Tx, jobs: Sequence[Job], what: str = "running") -> None:
-    """Add jobs with their first event. A staged job gets its first event when it is started.
+def insert(tx: Tx, jobs: Sequence[Job]) -> None:
+    """Add jobs, without events.
 
     The caller has checked that their external ids are free; LostRace when one was taken meanwhile.
     """
@@ -87,7 +87,11 @@ def insert(tx: Tx, jobs: Sequence[Job], what: str = "running") -> None:
         tx.insert(_JOBS, rows)
     elif tx.insert_new(_JOBS, rows) != len(rows):
         raise LostRace("an external id was taken")
-    outbox.write(tx, [_event(job, what, job.creation_time) for job in jobs if not job.staged])
+
+
+def add_first_event(tx: Tx, job: Job) -> None:
+    """Write the first event of a new job. A staged job gets it when it is started."""
+    outbox.write(tx, [_event(job, "running", job.creation_time)])
 
 
 def _event(job: Job, what: str, now: Micros) -> tuple[int, int, Micros, str, str, str]:

@@ -14,7 +14,7 @@ from msgspec import Struct, json
 
 from myrmidon.model.ids import Micros
 from myrmidon.store.engine.db import Dialect, Tx
-from myrmidon.store.engine.sql import Insert, RowUpdate
+from myrmidon.store.engine.sql import Insert, Row, RowUpdate
 from myrmidon.store.tables import shared_numbers
 
 TASK = "task"
@@ -64,14 +64,22 @@ def body_of(body: TaskBody | JobBody) -> str:
 
 
 def write(tx: Tx, rows: Sequence[tuple[int, int, Micros, str, str, str]]) -> None:
-    """Write events (subject, seq, at, kind, state, body), and add them to ``tx.effects``."""
-    if tx.dialect is Dialect.SQLITE and rows:
-        last = shared_numbers.lock(tx, _POSITION)
-        tx.insert(_EVENTS_WITH_POSITION, [(*row, last + i) for i, row in enumerate(rows, start=1)])
-        shared_numbers.put(tx, _POSITION, last + len(rows))
-    else:
+    """Write events (subject, seq, at, kind, state, body), and add them to ``tx.effects``.
+
+    All events of a transaction are stored together at its end.
+    """
+    if rows:
+        tx.defer(_store, rows)
+        tx.effects.events.extend(rows)
+
+
+def _store(tx: Tx, rows: list[Row]) -> None:
+    if tx.dialect is not Dialect.SQLITE:
         tx.insert(_EVENTS, rows)
-    tx.effects.events.extend(rows)
+        return
+    last = shared_numbers.lock(tx, _POSITION)
+    tx.insert(_EVENTS_WITH_POSITION, [(*row, last + i) for i, row in enumerate(rows, start=1)])
+    shared_numbers.put(tx, _POSITION, last + len(rows))
 
 
 WITHOUT_POSITION = """
@@ -128,6 +136,7 @@ OF_SUBJECT = """
 
 def history(tx: Tx, subject: int) -> list[Event]:
     """All events of one task or job, with or without a position."""
+    tx.write_deferred()
     return [Event(*row) for row in tx.all(OF_SUBJECT, subject=subject)]
 
 
@@ -135,6 +144,7 @@ DELETE = "DELETE FROM outbox WHERE subject {in:subjects}"
 
 
 def delete(tx: Tx, subjects: Sequence[int]) -> None:
+    tx.write_deferred()
     tx.run(DELETE, subjects=subjects)
 
 

@@ -8,9 +8,6 @@ from myrmidon.store.engine.sql import Insert
 
 _POOLS = Insert("pools", "name, task_order, ageing")
 OF_POOL = "SELECT task_order, ageing FROM pools WHERE name = :name"
-OF_QUEUE = """
-    SELECT p.task_order, p.ageing FROM task_dimensions d JOIN pools p ON p.name = d.pool WHERE d.id = :queue
-"""
 LOCK_POOL = "SELECT name FROM pools WHERE name = :name {for_update}"
 SET_POOL = "UPDATE pools SET task_order = :task_order, ageing = :ageing WHERE name = :name"
 
@@ -18,12 +15,6 @@ SET_POOL = "UPDATE pools SET task_order = :task_order, ageing = :ageing WHERE na
 def of_pool(tx: Tx, pool: str) -> Order:
     """How a pool orders its tasks."""
     row = tx.one(OF_POOL, name=pool)
-    return Order(*row) if row else Order()
-
-
-def of_queue(tx: Tx, queue_id: int) -> Order:
-    """How the pool of a queue orders its tasks."""
-    row = tx.one(OF_QUEUE, queue=queue_id)
     return Order(*row) if row else Order()
 
 

@@ -21,7 +21,7 @@ RENEW = """
     UPDATE stored_files SET used_at = :now
      WHERE digest {in_text:digests} AND resource_group_id = :owner AND used_at < :before
 """
-SIZES = "SELECT digest, size FROM stored_files WHERE digest {in_text:digests} AND resource_group_id = :owner"
+SIZES = "SELECT digest, size, used_at FROM stored_files WHERE digest {in_text:digests} AND resource_group_id = :owner"
 
 
 def insert(tx: Tx, digest: str, group_id: int, *, size: int, now: Micros) -> None:
@@ -34,13 +34,17 @@ def renew(tx: Tx, digests: Sequence[str], group_id: int, *, now: Micros) -> dict
     """Renew those of the files that the group has; their sizes by digest."""
     if not digests:
         return {}
-    tx.run(RENEW, digests=digests, owner=group_id, now=now, before=now - RENEW_AFTER)
-    return {row[0]: row[1] for row in tx.all(SIZES, digests=digests, owner=group_id)}
+    rows = tx.all(SIZES, digests=digests, owner=group_id)
+    before = now - RENEW_AFTER
+    if any(used_at < before for _, _, used_at in rows):
+        tx.run(RENEW, digests=digests, owner=group_id, now=now, before=before)
+        rows = tx.all(SIZES, digests=digests, owner=group_id)  # some may have been deleted before they were renewed
+    return {digest: size for digest, size, _ in rows}
 
 
 def sizes(tx: Tx, digests: Sequence[str], group_id: int) -> dict[str, int]:
     """The sizes of those of the files that the group has."""
-    return dict(tx.all(SIZES, digests=digests, owner=group_id))
+    return {digest: size for digest, size, _ in tx.all(SIZES, digests=digests, owner=group_id)}
 
 
 BYTES_OF_GROUP = "SELECT SUM(size) FROM stored_files WHERE resource_group_id = :owner"

@@ -12,14 +12,17 @@ from msgspec import Struct
 
 from myrmidon.model import dimensions
 from myrmidon.model.ids import Micros
-from myrmidon.model.task_to_run import OF_FUNCTIONS
+from myrmidon.model.task_to_run import OF_FUNCTIONS, Order
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.engine.sql import Insert
+from myrmidon.store.engine.sql import Insert, Row
 from myrmidon.store.tables import shared_numbers
 
 
 class Queue(Struct, frozen=True):
-    """One queue, with the dimensions that its tasks require as canonical text. ``shared``: bits of ``Head.shared``."""
+    """One queue, with the dimensions that its tasks require as canonical text. ``shared``: bits of ``Head.shared``.
+
+    ``order``: how its pool orders tasks.
+    """
 
     id: int
     hash: str
@@ -29,23 +32,32 @@ class Queue(Struct, frozen=True):
     dimensions: str
     used_at: Micros
     shared: int = 0
+    order: Order = Order()
 
     @property
     def of_functions(self) -> bool:
         return bool(self.shared & OF_FUNCTIONS)
 
 
-_COLUMNS = "id, hash, probe, resource_group_id, pool, dimensions, used_at, shared"
+_COLUMNS = """d.id, d.hash, d.probe, d.resource_group_id, d.pool, d.dimensions, d.used_at, d.shared,
+    p.task_order, p.ageing"""
+_WITH_POOL = "task_dimensions d LEFT JOIN pools p ON p.name = d.pool"
 _QUEUES = Insert("task_dimensions", "id, hash, probe, resource_group_id, pool, dimensions, shared, created_at, used_at")
 BY_HASH = f"""
-    SELECT {_COLUMNS} FROM task_dimensions
-     WHERE resource_group_id = :resource_group AND hash {{in_text:hashes}} ORDER BY hash, probe
+    SELECT {_COLUMNS} FROM {_WITH_POOL}
+     WHERE d.resource_group_id = :resource_group AND d.hash {{in_text:hashes}} ORDER BY d.hash, d.probe
 """
 
 
 def find(tx: Tx, resource_group_id: int, hashes: Sequence[str]) -> list[Queue]:
     """Queues with these hashes; the caller compares the full sets."""
-    return [Queue(*row) for row in tx.all(BY_HASH, resource_group=resource_group_id, hashes=hashes)]
+    return [_queue(row) for row in tx.all(BY_HASH, resource_group=resource_group_id, hashes=hashes)]
+
+
+def _queue(row: Row) -> Queue:
+    *columns, task_order, ageing = row
+    order = Order(task_order, ageing) if task_order is not None else Order()
+    return Queue(*(*columns, order))
 
 
 def insert(tx: Tx, queue: Queue) -> bool:
@@ -55,11 +67,11 @@ def insert(tx: Tx, queue: Queue) -> bool:
     return tx.insert_new(_QUEUES, [row]) == 1
 
 
-READ = f"SELECT {_COLUMNS} FROM task_dimensions WHERE id {{in:ids}}"
+READ = f"SELECT {_COLUMNS} FROM {_WITH_POOL} WHERE d.id {{in:ids}}"
 
 
 def read(tx: Tx, ids: Sequence[int]) -> dict[int, Queue]:
-    return {row[0]: Queue(*row) for row in tx.all(READ, ids=ids)}
+    return {row[0]: _queue(row) for row in tx.all(READ, ids=ids)}
 
 
 CREATED_AFTER = "SELECT id FROM task_dimensions WHERE id > :queue ORDER BY id LIMIT :n"
@@ -133,7 +145,7 @@ CANDIDATES = """
 MATCHED = "SELECT queue FROM bot_task_dimensions WHERE bot_id = :bot"
 UNMATCH = "DELETE FROM bot_task_dimensions WHERE bot_id = :bot AND queue {in:queues}"
 UNMATCH_ALL = "DELETE FROM bot_task_dimensions WHERE bot_id = :bot"
-OF_POOLS = f"SELECT {_COLUMNS} FROM task_dimensions WHERE pool {{in_text:pools}}"
+OF_POOLS = "SELECT id, dimensions FROM task_dimensions WHERE pool {in_text:pools}"
 
 
 def match_queue(tx: Tx, queue: Queue) -> int:
@@ -150,7 +162,7 @@ def match_queue(tx: Tx, queue: Queue) -> int:
 
 def match_bot(tx: Tx, bot_id: str, has: str, pools: Sequence[str]) -> None:
     """Match a new or changed bot with the queues of its pools, and drop matches that no longer hold."""
-    matching = {row[0] for row in tx.all(OF_POOLS, pools=pools) if dimensions.serves(row[5], has)}
+    matching = {row[0] for row in tx.all(OF_POOLS, pools=pools) if dimensions.serves(row[1], has)}
     matching.update(own_queues(tx, bot_id))
     matched = {row[0] for row in tx.all(MATCHED, bot=bot_id)}
     if matched - matching:

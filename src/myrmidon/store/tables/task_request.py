@@ -206,6 +206,42 @@ def work(tx: Tx, ids: Sequence[int]) -> dict[tuple[int, int], Work]:
     return {(row[0], row[12]): Work(*row) for row in tx.all(WORK, ids=ids)}
 
 
+class Extras(Struct, frozen=True, gc=False):
+    """What only some tasks have and their bot gets: a label, other code since a rerun of the job, a secret, stdin."""
+
+    task_id: int
+    label: str | None = None
+    code: str | None = None
+    environment: str | None = None
+    secret_bytes: bytes | None = None
+    stdin: bytes | None = None
+
+    def __repr__(self) -> str:
+        """Omits the secret and the stdin."""
+        return f"Extras(task_id={self.task_id})"
+
+
+EXTRAS = """
+    SELECT r.id, l.label, c.runs_as, e.runs_as, s.secret_bytes, i.content
+      FROM task_requests r
+      LEFT JOIN task_labels l ON l.task_id = r.id
+      LEFT JOIN job_codes c ON c.job_id = r.job_id AND c.code = r.code
+      LEFT JOIN job_codes e ON e.job_id = r.job_id AND e.code = r.environment
+      LEFT JOIN secret_bytes s ON s.task_id = r.id
+      LEFT JOIN task_stdin i ON i.task_id = r.id
+     WHERE r.id {in:ids}
+"""
+
+
+def extras(tx: Tx, ids: Sequence[int]) -> dict[int, Extras]:
+    """The extras of these tasks. Only for the bot that claims them."""
+    return {row[0]: Extras(*row[:4], *map(_bytes, row[4:])) for row in tx.all(EXTRAS, ids=ids)}
+
+
+def _bytes(column: bytes | None) -> bytes | None:
+    return bytes(column) if column is not None else None
+
+
 TERMINATE_TASKS = """
     SELECT r.id, r.func_name, s.properties FROM task_requests r JOIN task_slices s ON s.task_id = r.id
      WHERE r.id {in:ids} AND r.func_name IS NULL AND s.properties LIKE :no_command
@@ -222,7 +258,7 @@ SECRETS = "SELECT task_id, secret_bytes FROM secret_bytes WHERE task_id {in:ids}
 
 
 def secrets(tx: Tx, ids: Sequence[int]) -> dict[int, bytes]:
-    """The secret bytes of tasks. Only for the bot that claims them, and to mask them in their logs."""
+    """The secret bytes of tasks, to mask them in their logs."""
     return {row[0]: bytes(row[1]) for row in tx.all(SECRETS, ids=ids)}
 
 
@@ -234,13 +270,7 @@ def with_secret(tx: Tx, ids: Sequence[int]) -> set[int]:
     return {row[0] for row in tx.all(WITH_SECRET, ids=ids)}
 
 
-STDIN = "SELECT task_id, content FROM task_stdin WHERE task_id {in:ids}"
 STDIN_SIZES = "SELECT task_id, LENGTH(content) FROM task_stdin WHERE task_id {in:ids}"
-
-
-def stdin(tx: Tx, ids: Sequence[int]) -> dict[int, bytes]:
-    """The stdin of those of the tasks that have one."""
-    return {row[0]: bytes(row[1]) for row in tx.all(STDIN, ids=ids)}
 
 
 def stdin_sizes(tx: Tx, ids: Sequence[int]) -> dict[int, int]:

@@ -179,19 +179,6 @@ def count_children(tx: Tx, task_id: int, n: int) -> None:
     tx.run(COUNT_CHILD, id=task_id, n=n)
 
 
-NOW_READY = f"""
-    SELECT {_COLUMNS} FROM task_results
-     WHERE id {{in:ids}} AND state = 'WAITING' AND held = 0
-       AND (forced = 1 OR num_succeeded_parents >= num_parents)
-     ORDER BY id
-"""
-
-
-def now_ready(tx: Tx, ids: Sequence[int]) -> list[TaskResult]:
-    """Those of the tasks whose parents are satisfied and that are not held."""
-    return [TaskResult(*row) for row in tx.all(NOW_READY, ids=ids)]
-
-
 WAITS_FOR_JOB = """
     SELECT id FROM task_results
      WHERE job_id = :job AND state = 'WAITING' AND held = 0 AND (forced = 1 OR num_succeeded_parents >= num_parents)

@@ -56,8 +56,7 @@ INPUTS = """
     SELECT i.task_id, i.position, i.num_parts, v.id, v.type, v.payload, v.digest, v.size
       FROM task_inputs i JOIN "values" v ON v.id = i.value_id
      WHERE i.task_id {in:ids} AND i.type = 'VALUE'
-"""
-SHARED_INPUTS = """
+     UNION ALL
     SELECT i.task_id, i.position, i.num_parts, v.id, v.type, v.payload, v.digest, v.size
       FROM task_inputs i JOIN shared_values v ON v.id = i.shared_value_id
      WHERE i.task_id {in:ids} AND i.type = 'SHARED_VALUE'
@@ -67,8 +66,7 @@ PARTS = """
     SELECT p.task_id, p.position, p.part, v.id, v.type, v.payload, v.digest, v.size
       FROM task_input_parts p JOIN "values" v ON v.id = p.value_id
      WHERE p.task_id {in:ids} AND p.shared_value_id IS NULL
-"""
-SHARED_PARTS = """
+     UNION ALL
     SELECT p.task_id, p.position, p.part, v.id, v.type, v.payload, v.digest, v.size
       FROM task_input_parts p JOIN shared_values v ON v.id = p.shared_value_id
      WHERE p.task_id {in:ids} AND p.shared_value_id IS NOT NULL
@@ -77,7 +75,7 @@ SHARED_PARTS = """
 
 def inputs(tx: Tx, task_ids: Sequence[int]) -> dict[int, list[Value]]:
     """The input values of each task, by position."""
-    rows = sorted(tx.all(INPUTS, ids=task_ids) + tx.all(SHARED_INPUTS, ids=task_ids), key=_place)
+    rows = sorted(tx.all(INPUTS, ids=task_ids), key=_place)
     gathered = sorted({row[0] for row in rows if row[2] is not None})
     parts = _parts(tx, gathered) if gathered else {}
     found: dict[int, list[Value]] = {}
@@ -89,7 +87,7 @@ def inputs(tx: Tx, task_ids: Sequence[int]) -> dict[int, list[Value]]:
 
 def _parts(tx: Tx, task_ids: Sequence[int]) -> dict[tuple[int, int], list[Value]]:
     """The parts of gathered inputs by task and position, in order."""
-    rows = sorted(tx.all(PARTS, ids=task_ids) + tx.all(SHARED_PARTS, ids=task_ids), key=_place)
+    rows = sorted(tx.all(PARTS, ids=task_ids), key=_place)
     found: dict[tuple[int, int], list[Value]] = {}
     for task_id, position, _part, *value in rows:
         found.setdefault((task_id, position), []).append(_value(*value))

@@ -79,7 +79,8 @@ def test_nothing_that_was_sent_is_ever_code():
     reads_yaml = "cli/graph_file.py"  # with the safe loader
     assert found == {
         (runs_hooks, "exec"), (runs_hooks, "compile"), (checks_hooks, "compile"), (reads_yaml, "yaml"),
-        (reads_yaml, "yaml.load"), (reads_yaml, "yaml.SafeLoader"), (reads_yaml, "yaml.YAMLError"),
+        (reads_yaml, "yaml.SafeLoader"), (reads_yaml, "yaml.YAMLError"), (reads_yaml, "yaml.Node"),
+        (reads_yaml, "yaml.MappingNode"), (reads_yaml, "yaml.SequenceNode"), (reads_yaml, "yaml.ScalarNode"),
     }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ results, up to 1,000 tasks per poll.
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
 import time
 from collections import deque
@@ -60,6 +61,20 @@ class RemoteFuture(Future[T]):
             self._cancel_requested = False  # a later cancel of its job must not turn this answer around
             return False
         return super().cancel()
+
+    def result(self, timeout: float | None = None) -> T:
+        """As that of every future. Ctrl-C leaves the task running and says so."""
+        try:
+            return self.wait_for_result(timeout)
+        except KeyboardInterrupt:
+            from myrmidon.sdk.job_results import how_to_watch  # late: few programs are interrupted
+
+            sys.stderr.write(how_to_watch([self.job_id] if self.job_id is not None else []))
+            raise
+
+    def wait_for_result(self, timeout: float | None = None) -> T:
+        """``result`` for a caller that handles Ctrl-C itself."""
+        return super().result(timeout)
 
     def end_if_cancelled(self, outcome: TaskOutcome) -> None:
         """Cancel the future if that is why the task has ended: the answer to ``cancel`` may come after the outcome."""

@@ -39,17 +39,6 @@ MAY_WRITE_SQL = {
 MAY_READ_A_CLOCK = {"store/engine/db.py", "store/engine/group_commit.py", "store/engine/migrate.py"}
 
 
-def test_every_link_of_the_documents_leads_to_a_file():
-    pages = [*source.ROOT.glob("*.md"), *(source.ROOT / "docs").rglob("*.md")]
-    dead = [
-        f"{page.relative_to(source.ROOT)}: {link}"
-        for page in pages
-        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
-        if "://" not in link and not (page.parent / link).exists()
-    ]
-    assert dead == []
-
-
 def test_the_import_contract_holds():
     """The layers of ARCHITECTURE.md; `make check` shows more of a broken one."""
     from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
@@ -90,7 +79,8 @@ def test_nothing_that_was_sent_is_ever_code():
     reads_yaml = "cli/graph_file.py"  # with the safe loader
     assert found == {
         (runs_hooks, "exec"), (runs_hooks, "compile"), (checks_hooks, "compile"), (reads_yaml, "yaml"),
-        (reads_yaml, "yaml.load"), (reads_yaml, "yaml.SafeLoader"), (reads_yaml, "yaml.YAMLError"),
+        (reads_yaml, "yaml.SafeLoader"), (reads_yaml, "yaml.YAMLError"), (reads_yaml, "yaml.Node"),
+        (reads_yaml, "yaml.MappingNode"), (reads_yaml, "yaml.SequenceNode"), (reads_yaml, "yaml.ScalarNode"),
     }  # fmt: skip
 
 

@@ -1,12 +1,18 @@
-"""The example of the README's section about jobs, with a real server and real bots."""
+"""The jobs that the documents show, with a real server and real bots."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
 
 from tests.architecture import source
 from tests.cli.terminal import Terminal
 
 EXAMPLE = source.ROOT / "examples" / "build-and-test.yaml"
 README = (source.ROOT / "README.md").read_text()
+JOBS = re.findall(r"^```yaml\n(.*?)^```", (source.ROOT / "docs" / "jobs.md").read_text(), re.MULTILINE | re.DOTALL)
 
 
 def test_the_first_task_of_the_example_extends_its_own_graph(terminal: Terminal):
@@ -25,3 +31,12 @@ def test_the_first_task_of_the_example_extends_its_own_graph(terminal: Terminal)
 def test_the_readme_shows_the_example_that_is_tested():
     section = README.split("\n## Jobs\n")[1].split("\n## ")[0]
     assert "    myrmidon job submit examples/build-and-test.yaml" in section
+
+
+@pytest.mark.parametrize(("number", "last"), [(0, "test"), (1, "package")])
+def test_a_job_of_the_page_about_jobs_succeeds_as_it_stands(terminal: Terminal, tmp_path: Path, number: int, last: str):
+    (tmp_path / "build.yaml").write_text(JOBS[number])
+    terminal.ok("job", "check", str(tmp_path / "build.yaml"))
+    terminal.ok("job", "submit", str(tmp_path / "build.yaml"), "--watch")
+    shown = {"test": "testing what [0-9a-f]+ has built\n", "package": "packaging version 1.2\n"}
+    assert re.fullmatch(shown[last], terminal.ok("task", "log", f"@latest/{last}"))

@@ -46,6 +46,12 @@ def test_the_readme_names_only_commands_and_options_that_exist():
         assert set(re.findall(r"(?<=\s)--?[a-z][a-z-]*", ours)) <= {*options, "--help"}, (path, ours)
 
 
+def test_every_command_is_documented():
+    pages = "\n".join([README, *(page.read_text() for page in sorted((source.ROOT / "docs").glob("*.md")))])
+    names = [" ".join(words) for words, _ in every_command(myrmidon) if words]
+    assert [name for name in names if not re.search(rf"(myrmidon |`){re.escape(name)}\b", pages)] == []
+
+
 def quoted() -> list[str]:
     """What the README shows as something to type."""
     return re.findall(r"^    .*|`myrmidon [^`]*`", README, re.MULTILINE)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 from myrmidon import Client
 from tests.deadline import HANG_S
@@ -79,3 +80,16 @@ def test_the_program_of_the_readme(server: LiveServer, client: Client, tmp_path:
     section = (ROOT / "README.md").read_text().split("## Python functions\n")[1]
     (tmp_path / "program.py").write_text(section.split("```python\n", 1)[1].split("```", 1)[0])
     assert run(server, tmp_path, "program.py") == "[{'a': 2, 'b': 1}, {'b': 1, 'c': 1}]\n"
+
+
+def test_the_commands_of_the_tutorial(server: LiveServer, client: Client, tmp_path: Path):
+    text = (ROOT / "docs" / "functions.md").read_text()
+    start = text.split("```python\n", 1)[1].split("if __name__", 1)[0]
+    section = text.split("### Commands and functions in one graph\n")[1]
+    block = section.split("```python\n", 1)[1].split("```", 1)[0]
+    program = f'{start}\nif __name__ == "__main__":\n    client = Client()\n{indent(block, "    ")}'
+    (tmp_path / "report.py").write_text(f"{program}    print(job.wait().state, job.id)\n")
+    state, job_id = run(server, tmp_path, "report.py").split()
+    assert state == "SUCCEEDED"
+    last = next(task for task in client.job(job_id).tasks() if task.label.startswith("echo"))
+    assert json.loads(b"".join(client.api.log(last.task_id))) == {"a": 2, "b": 2, "c": 1}

@@ -486,6 +486,21 @@ def test_the_plan_says_why_a_node_runs(w):
     assert set(reasons(plan(w, nodes, resume=False)).values()) == {"not_idempotent"}
 
 
+def test_the_plan_of_the_first_job_with_an_id_says_that_there_is_no_earlier_result(w):
+    assert set(reasons(plan(w, chain())).values()) == {"no_result"}
+
+
+def test_the_plan_of_the_same_document_is_what_its_job_does(w):
+    nodes = {"a": call(constant(b"1")), "b": call(constant(b"2")), "c": call(output_of("b"), identity="g")}
+    first = submit(w, nodes)
+    for run in w.claim("b1", 9):
+        w.report(finished(run, int(run.task_id == first["b"]), outputs=returned(b"\x2a")))
+    planned = plan(w, nodes)
+    assert planned.plan.attached == first.id
+    assert reasons(planned) == {"a": "answered", "b": "not_succeeded", "c": "in_progress"}
+    assert planned.nodes[0].deduped_from == first["a"]
+
+
 def test_the_plan_of_cached_functions_and_idempotent_commands_needs_no_resume(w):
     command = a_graph({"x": []}, idempotent=True)["tasks"]["x"]["task"]
     nodes = {

@@ -278,6 +278,14 @@ def test_what_a_notebook_cannot_send_is_named(tmp_path: Path, cells: list[str], 
     assert "Pass such values as arguments" in done.stderr
 
 
+def test_a_session_that_keeps_no_sources_is_told_what_to_do(tmp_path: Path):
+    forget = "import linecache; linecache.cache.clear()"
+    done = session(tmp_path, "from myrmidon import task", f"{HEAD}    return x", forget, SHOW)
+    assert done.returncode != 0
+    assert "the source of f is not known" in done.stderr
+    assert "Write the functions into a file" in done.stderr
+
+
 def test_a_session_sends_the_modules_beside_it(tmp_path: Path):
     write(tmp_path, beside__dot__py="def g(x):\n    return x\n")
     show = SHOW.replace('read("main_notebook.py").decode()', "namelist()")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -84,6 +85,20 @@ def busy(server: Server, calls: FunctionCalls) -> Iterator[None]:
     go.set()
     calls.close()
     del server.submitted[0]
+
+
+def test_ctrl_c_says_how_to_watch_the_call(
+    server: Server, calls: FunctionCalls, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    [future] = submit(calls, 1)
+    calls.close()  # it is sent then
+    monkeypatch.setattr(Future, "result", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        future.result()
+    assert "myrmidon job watch j\n" in capsys.readouterr().err
 
 
 def test_a_call_that_is_cancelled_before_it_is_sent_is_not_sent(server: Server, calls: FunctionCalls):

@@ -33,7 +33,7 @@ inside a task with `api: job`:
   job annotate FILE   show a Markdown text with the task
   job meta get [NAME] | job meta set NAME VALUE | job meta delete NAME
                       small texts that the tasks of the job share
-environment: MYRMIDON_BOT_DIR MYRMIDON_SERVER MYRMIDON_BOT_ID MYRMIDON_BOT_ISOLATION
+environment: MYRMIDON_BOT_DIR MYRMIDON_SERVER MYRMIDON_BOT_ID MYRMIDON_BOT_ISOLATION MYRMIDON_BOT_ENVIRONMENTS
 """
 
 

@@ -17,6 +17,7 @@ from myrmidon.cli.job_refs import JobName, TaskName, task_id_of
 from myrmidon.cli.logs import exit_on_broken_pipe, print_log
 from myrmidon.cli.request_options import Duration, looks_like_task_id
 from myrmidon.sdk.errors import NotFound, WaitedTooLong
+from myrmidon.sdk.exit_code import as_in_a_shell
 
 if TYPE_CHECKING:
     from myrmidon.wire import jobs as wire
@@ -229,6 +230,6 @@ def _progress_bar(total: int) -> Iterator[Report]:
 
 def _ended_line(task: TaskInfo) -> str:
     result = task.result
-    code = f" exit {exit_codes.as_in_a_shell(result.exit_code)}" if result.exit_code else ""
+    code = f" exit {as_in_a_shell(result.exit_code)}" if result.exit_code else ""
     took = f"  {output.duration(result.duration)}" if result.duration is not None else ""
     return f"{task.task_id}  {output.state(result.state)}{code}  {task.request.name}{took}"

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from myrmidon.sdk import errors
+from myrmidon.sdk.exit_code import as_in_a_shell
 
 if TYPE_CHECKING:
     from myrmidon.wire.jobs import JobInfo
@@ -87,11 +88,6 @@ _BY_ERROR: Final[tuple[tuple[type[errors.CallFailed], int], ...]] = (
     (errors.Overloaded, BUSY),
     (errors.ServerError, SERVER_ERROR),
 )
-
-
-def as_in_a_shell(exit_code: int) -> int:
-    """The exit code as a shell shows it: 128 + n for a command that signal n ended, which the API shows as -n."""
-    return 128 - exit_code if exit_code < 0 else exit_code
 
 
 def of_task(state: str, exit_code: int | None) -> int:

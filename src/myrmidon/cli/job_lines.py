@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from myrmidon.cli import output
+from myrmidon.sdk.exit_code import exit_code_text
 from myrmidon.sdk.job_graph import FAILED, blockers, describe_end, short_message
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def task_line(
     if task.state in FAILED and task.message:
         parts.append(short_message(task))
     elif task.exit_code:
-        parts.append(f"exit code {task.exit_code}")
+        parts.append(exit_code_text(task.exit_code))
     elif task.state in FAILED and task.reason:
         parts.append(f"({task.reason})")
     if blocked_by is not None:

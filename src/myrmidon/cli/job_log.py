@@ -17,6 +17,7 @@ from myrmidon.cli.jobs import JOB_ARGUMENT, handle
 from myrmidon.cli.logs import exit_on_broken_pipe, print_log
 from myrmidon.cli.safe_text import escape
 from myrmidon.sdk.errors import CallFailed
+from myrmidon.sdk.exit_code import exit_code_text
 from myrmidon.sdk.job_graph import FAILED
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class Followers:
 
 
 def _end_of(ended: Ended) -> str:
-    return ended.state + (f" with exit code {ended.exit_code}" if ended.exit_code else "")
+    return ended.state + (f" with {exit_code_text(ended.exit_code)}" if ended.exit_code else "")
 
 
 class WholeLines:

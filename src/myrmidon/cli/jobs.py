@@ -16,6 +16,7 @@ from myrmidon.cli.job_plan import show_plan
 from myrmidon.cli.job_refs import JobName, job_id
 from myrmidon.cli.request_options import Duration, Pair, Tag
 from myrmidon.cli.values import short_text
+from myrmidon.sdk.exit_code import as_in_a_shell
 
 if TYPE_CHECKING:
     from myrmidon.sdk.jobs import Job
@@ -215,7 +216,7 @@ def result(cli: CliContext, name: str) -> int:
             (
                 task.label,
                 output.state(task.state),
-                task.exit_code,
+                None if task.exit_code is None else as_in_a_shell(task.exit_code),
                 task.task_id,
                 ", ".join(map(short_text, task.values)),
             )

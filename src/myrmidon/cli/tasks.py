@@ -13,6 +13,7 @@ from myrmidon.cli.job_refs import TaskName, task_id_of
 from myrmidon.cli.logs import follow_log, print_log
 from myrmidon.cli.request_options import Duration, Tag
 from myrmidon.sdk.errors import CallFailed, NotFound, Refused
+from myrmidon.sdk.exit_code import as_in_a_shell, exit_code_text
 
 if TYPE_CHECKING:
     from myrmidon.wire.tasks import Cancelled, RequestInfo, RunInfo, TaskInfo, TaskSummary
@@ -123,7 +124,7 @@ def _summary(task: TaskInfo) -> list[tuple[str, object]]:
     request, result = task.request, task.result
     slices = request.slices
     properties = slices[result.slice].properties
-    code = "" if result.exit_code is None else f" ({_exit_code_text(result.exit_code)})"
+    code = "" if result.exit_code is None else f" ({exit_code_text(result.exit_code)})"
     flags = "".join(f" {flag}" for flag in ("held", "killing") if getattr(result, flag))
     return [
         ("task", task.task_id),
@@ -151,11 +152,6 @@ def _summary(task: TaskInfo) -> list[tuple[str, object]]:
     ]
 
 
-def _exit_code_text(code: int) -> str:
-    signal_text = f", signal {-code}" if code < 0 else ""
-    return f"exit code {exit_codes.as_in_a_shell(code)}{signal_text}"
-
-
 def _silence(run: RunInfo) -> str:
     """Since when the bot of a run has sent nothing, and when the run is given up."""
     since, until = output.local_time(run.silent_since), output.local_time(run.given_up_at)
@@ -173,7 +169,7 @@ def _run_row(run: RunInfo) -> tuple[object, ...]:
     return (
         run.run,
         output.state(run.state),
-        None if run.exit_code is None else exit_codes.as_in_a_shell(run.exit_code),
+        None if run.exit_code is None else as_in_a_shell(run.exit_code),
         run.bot_id,
         output.local_time(run.started_at),
         output.duration(run.duration),

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from myrmidon.model.ids import Micros
 from myrmidon.model.job import Node
-from myrmidon.model.states import SUCCEEDED
+from myrmidon.model.states import FINAL, SUCCEEDED
 from myrmidon.model.task_request import (
     Constant,
     Gathered,
@@ -53,6 +53,7 @@ class Why(StrEnum):
     DEFINITION = "definition"
     INPUTS = "inputs"
     NO_RESULT = "no_result"
+    IN_PROGRESS = "in_progress"
 
 
 class Prediction(Struct, frozen=True):
@@ -76,7 +77,23 @@ def predict(tx: Tx, group_id: int, draft: JobDraft, *, now: Micros, rules: Rules
     external_id = draft.graph.external_id if draft.resume else None
     earlier = jobs.by_external(tx, group_id, external_id) if external_id is not None else None
     same = attached(tx, group_id, external_id, draft.body_hash, now=now)
-    return Plan(same, None if same == earlier else earlier, _Predictor(tx, group_id, draft, earlier, now, rules).all())
+    if same is not None:
+        return Plan(same, None if same == earlier else earlier, _attached_nodes(tx, same, draft))
+    return Plan(None, earlier, _Predictor(tx, group_id, draft, earlier, now, rules).all())
+
+
+def _attached_nodes(tx: Tx, job_id: int, draft: JobDraft) -> list[Prediction]:
+    """What happens to the nodes of a job that goes on: what has succeeded stays, and what has failed runs again."""
+    tasks = job_details.tasks_by_label(tx, job_id, [node.label for node in draft.graph.nodes])
+    predictions = []
+    for node in draft.graph.nodes:
+        task = tasks.get(node.label)
+        if task is not None and task.state == SUCCEEDED:
+            predictions.append(Prediction(task.id, Why.ANSWERED))
+        else:
+            failed = task is not None and task.state in FINAL
+            predictions.append(Prediction(None, Why.NOT_SUCCEEDED if failed else Why.IN_PROGRESS))
+    return predictions
 
 
 class _Predictor:
@@ -138,10 +155,16 @@ class _Predictor:
     def _without_look_up(self, node: Node) -> Prediction | None:
         request = node.request
         if not any(piece.properties.idempotent for piece in request.slices) and not self._resumes(node):
-            installed = self.earlier is not None and request.function is not None and not request.function.code
-            return Prediction(None, Why.INSTALLED_CODE if installed else Why.NOT_IDEMPOTENT)
+            return Prediction(None, self._why_not_asked(node))
         running = [label for label in _labels_read(node) if self.found[label].source is None]
         return Prediction(None, Why.INPUT_UNKNOWN, running[0]) if running else None
+
+    def _why_not_asked(self, node: Node) -> Why:
+        """Why no earlier result is looked for."""
+        function = node.request.function
+        if self.draft.resume and self.scopes[node.label] is not None:
+            return Why.NO_RESULT  # the first job with this external id
+        return Why.INSTALLED_CODE if self.earlier is not None and function is not None else Why.NOT_IDEMPOTENT
 
     def _resumes(self, node: Node) -> bool:
         return self.earlier is not None and self.scopes[node.label] is not None

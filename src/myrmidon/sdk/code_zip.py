@@ -134,7 +134,9 @@ def _main_contents() -> dict[str, bytes]:
         return _top_contents(name.partition(".")[0])
     file = getattr(main, "__file__", None)
     if file is None or not Path(file).is_file():
-        raise GraphError("this program has no file whose code could be shipped; use a module, or code=")
+        raise GraphError(
+            "this program was not read from a file, so its code cannot be sent; write it into a file, or use code="
+        )
     return {f"{name}.py": Path(file).read_bytes()}
 
 

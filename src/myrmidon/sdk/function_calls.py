@@ -7,6 +7,7 @@ results, up to 1,000 tasks per poll.
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
 import time
 from collections import deque
@@ -22,6 +23,7 @@ from myrmidon.sdk.code_packages import CodePackages
 from myrmidon.sdk.errors import CallFailed
 from myrmidon.sdk.function_server import MAX_IDS, FunctionServer
 from myrmidon.sdk.graph_submission import submit_graph
+from myrmidon.sdk.no_bot_warning import NoBotWarning
 from myrmidon.sdk.results import SUCCEEDED, output_values, returned
 from myrmidon.sdk.task_failed import task_failed
 from myrmidon.wire.values import TaskOutcome
@@ -33,6 +35,7 @@ CALLS_PER_JOB: Final = 500
 """The server stores a job of so many tasks in one short transaction. Bots run the first jobs while others follow."""
 _POLL_S: Final = 25.0
 _POLL_OF_MANY_S: Final = 1.0
+_SHORTEST_POLL_S: Final = 0.5
 _PAUSE_PER_TASK_S: Final = 20e-6
 _LONGEST_PAUSE_S: Final = 0.1
 
@@ -58,6 +61,20 @@ class RemoteFuture(Future[T]):
             self._cancel_requested = False  # a later cancel of its job must not turn this answer around
             return False
         return super().cancel()
+
+    def result(self, timeout: float | None = None) -> T:
+        """As that of every future. Ctrl-C leaves the task running and says so."""
+        try:
+            return self.wait_for_result(timeout)
+        except KeyboardInterrupt:
+            from myrmidon.sdk.job_results import how_to_watch  # late: few programs are interrupted
+
+            sys.stderr.write(how_to_watch([self.job_id] if self.job_id is not None else []))
+            raise
+
+    def wait_for_result(self, timeout: float | None = None) -> T:
+        """``result`` for a caller that handles Ctrl-C itself."""
+        return super().result(timeout)
 
     def end_if_cancelled(self, outcome: TaskOutcome) -> None:
         """Cancel the future if that is why the task has ended: the answer to ``cancel`` may come after the outcome."""
@@ -90,6 +107,7 @@ class FunctionCalls:
         self._is_sending = False
         self._closing = False
         self._threads: list[threading.Thread] = []
+        self._no_bot = NoBotWarning(server)
 
     # -- submit -------------------------------------------------------------------------------------------------
 
@@ -188,6 +206,8 @@ class FunctionCalls:
                 _fail(future, error)
             return
         with self._lock:
+            if not self._sent:
+                self._no_bot.restart()
             for future in live:
                 future.job_id, future.task_id = submitted.job_id, submitted.task_ids[future.label]
                 self._sent[future.task_id] = future
@@ -206,13 +226,17 @@ class FunctionCalls:
                 if not self._sent or self._is_over():
                     return
                 ids, num_sent = list(islice(self._sent, MAX_IDS)), len(self._sent)
+                label = self._sent[ids[0]].label
+            poll_s = _POLL_S if num_sent <= MAX_IDS else _POLL_OF_MANY_S
             try:
-                outcomes = self._server.results(ids, _POLL_S if num_sent <= MAX_IDS else _POLL_OF_MANY_S)
+                outcomes = self._server.results(ids, min(poll_s, max(_SHORTEST_POLL_S, self._no_bot.due_in())))
             except Exception as error:  # noqa: BLE001 - as above
                 self._fail_all(ids, error)
                 continue
             self._resolve(outcomes)
             if not outcomes:
+                if not self._no_bot.due_in():
+                    self._no_bot.look(ids[0], label)
                 self._move_to_end(ids)
             elif len(outcomes) < len(ids):
                 # Each answer should have many results; the fewer tasks are left, the shorter the pause.

@@ -90,7 +90,7 @@ class FunctionClient:
         """The results in order. Ctrl-C leaves the tasks running and says so."""
         try:
             for future in futures:
-                yield future.result()
+                yield future.wait_for_result()
         except KeyboardInterrupt:
             jobs = {future.job_id: None for future in futures if future.job_id and not future.done()}
             from myrmidon.sdk.job_results import how_to_watch

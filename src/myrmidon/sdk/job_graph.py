@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
+from myrmidon.sdk.exit_code import exit_code_text
+
 if TYPE_CHECKING:
     from myrmidon.wire import jobs as wire
 
@@ -19,7 +21,7 @@ def describe_end(task: wire.Failure | wire.JobTask, *, where: str = "") -> str:
 
     The exit code of a function that has raised an exception says nothing. ``where`` is put before the message.
     """
-    code = f" with exit code {task.exit_code}" if task.exit_code and task.error is None else ""
+    code = f" with {exit_code_text(task.exit_code)}" if task.exit_code and task.error is None else ""
     reason = f" ({task.reason})" if task.reason not in ("", "exit_code") else ""
     message = f": {short_message(task)}" if task.message else ""
     return f"{task.state}{code}{reason}{where}{message}"

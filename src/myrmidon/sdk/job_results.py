@@ -12,6 +12,7 @@ from myrmidon.sdk.errors import JobFailed, WaitedTooLong
 from myrmidon.sdk.function_server import MAX_IDS, FunctionServer
 from myrmidon.sdk.job_graph import FAILED
 from myrmidon.sdk.jobs import Job
+from myrmidon.sdk.no_bot_warning import NoBotWarning
 from myrmidon.sdk.progress import ProgressLine
 from myrmidon.sdk.results import SUCCEEDED
 from myrmidon.sdk.task_failed import TaskFailed, task_failed
@@ -45,7 +46,7 @@ class JobResults:
         except KeyboardInterrupt:
             waiting.line.end()
             sys.stderr.write(how_to_watch([self.job.id]))
-            raise
+            raise KeyboardInterrupt from None  # without the frames of the HTTP client, which would hide these lines
         finally:
             waiting.line.end()
         return waiting.found
@@ -94,6 +95,7 @@ class Waiting:
         self._left = left
         self._ended: JobInfo | None = None
         self._wait_s = 0.0
+        self._no_bot = NoBotWarning(server)
 
     def poll(self, deadline: float | None = None) -> bool:
         """Wait for some time; whether all tasks have succeeded. Raises TaskFailed if one cannot any more."""
@@ -126,6 +128,10 @@ class Waiting:
         self.line.update(info)
         if info.state in ("FAILED", "CANCELLED") and not info.busy:
             self._ended = info
+        elif info.counts.get("READY") and not info.counts.get("RUNNING") and not self._no_bot.due_in():
+            self.line.end()
+            for task in self._results.job.tasks(state=["READY"], limit=1):
+                self._no_bot.look(task.task_id, task.label)
 
 
 def _chunks(ids: Iterable[str]) -> list[list[str]]:

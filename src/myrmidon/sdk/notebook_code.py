@@ -26,9 +26,14 @@ def session_source(functions: list[Any]) -> str:
     collected = _Collected()
     for function in functions:
         collected.add(function.__name__, function)
-    if collected.missing:
+    if collected.missing or collected.without_source:
         listed = "; ".join(f"{name} ({why})" for name, why in sorted(collected.missing.items()))
         shown = ", ".join(function.__name__ for function in functions)
+        if unknown := sorted(collected.without_source):
+            raise GraphError(
+                f"the source of {', '.join(unknown)} is not known, so it cannot be sent to a bot: the prompt of Python"
+                " does not keep it, while IPython and notebooks do. Write the functions into a file, and import them"
+            )
         raise GraphError(
             f"the code of {shown} cannot be sent to a bot, because it uses {listed}. Pass such values as arguments, or "
             "move the functions into a module beside the notebook"
@@ -44,6 +49,7 @@ class _Collected:
         self.imports: set[str] = set()
         self.definitions: dict[str, str] = {}
         self.missing: dict[str, str] = {}
+        self.without_source: set[str] = set()
         self._seen: set[str] = set()
 
     def add(self, name: str, value: Any) -> None:
@@ -66,7 +72,7 @@ class _Collected:
         try:
             source = textwrap.dedent(inspect.getsource(value))
         except (OSError, TypeError):
-            self.missing[name] = "its source is not known"
+            self.without_source.add(name)
             return
         session = vars(sys.modules["__main__"])
         for used in _global_names(source):

@@ -9,13 +9,14 @@ from myrmidon.wire.jobs import JobCheck, NodeCheck
 
 _REASONS: Final = {
     "not_idempotent": "not marked as idempotent, or cached",
-    "installed_code": "its code is installed on bots, and may have changed",
+    "installed_code": "its code is that of the bots and not a part of the job, so it runs again",
     "new": "the earlier job did not have it",
     "not_succeeded": "it did not succeed in the earlier job",
     "code": "its code has changed",
     "definition": "its command, its options or its signature have changed",
     "inputs": "its inputs have changed",
     "no_result": "there is no earlier result",
+    "in_progress": "it waits or runs already",
 }
 _SHOWN_LABELS: Final = 20
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from myrmidon.functions.types import module_name
 from myrmidon.sdk.errors import CallFailed
+from myrmidon.sdk.exit_code import exit_code_text
 from myrmidon.sdk.function_server import FunctionServer
 from myrmidon.wire.values import TaskOutcome
 
@@ -56,7 +57,7 @@ class TaskFailed(Exception):
         if self.error_type:
             name = self.error_type.removeprefix("builtins.")
             return f"{name}: {self.error_message}" if self.error_message else name
-        code = f" with exit code {self.exit_code}" if self.exit_code else ""
+        code = f" with {exit_code_text(self.exit_code)}" if self.exit_code else ""
         return self.message or (f"{self.state}{code} ({self.reason})" if self.reason else f"{self.state}{code}")
 
     def __str__(self) -> str:

@@ -77,10 +77,11 @@ WhyItRuns = Literal[
     "definition",
     "inputs",
     "no_result",
+    "in_progress",
 ]
 """Why a node runs: it is not idempotent; its code is installed on bots and may have changed; see NodeCheck; the earlier
 revision of the job did not have it, or it did not succeed there; its code, its definition or its inputs have changed;
-there is no result, or not any more."""
+there is no result, or not any more; it waits or runs in the job that the submit attaches to."""
 
 
 class NodeCheck(Struct, frozen=True, kw_only=True):

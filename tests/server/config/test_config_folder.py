@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from myrmidon.server.config.config_folder import (
     read_folder,
     version_of,
 )
+from tests.architecture import source
 
 BOTS = """
 trusted = ["rack"]
@@ -68,6 +70,16 @@ def problems_of(**files: str) -> list[str]:
 )
 def test_a_group_is_chosen_by_id_then_by_host_then_by_prefix_then_by_default(bot_id, group):
     assert groups().group_config(bot_id).group == group
+
+
+def test_the_files_of_the_page_about_fleets_are_valid(tmp_path):
+    text = (source.ROOT / "docs" / "fleet.md").read_text()
+    bots, pools = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "lab.py").write_text("")
+    (tmp_path / "bots.toml").write_text(bots)
+    (tmp_path / "pools.toml").write_text(pools)
+    assert check_folder(tmp_path) == []
 
 
 def test_without_a_default_group_a_stranger_is_in_none():

@@ -9,7 +9,7 @@ import pytest
 from myrmidon.model.errors import Conflict, Forbidden, InvalidRequest, NotFound, UnknownFile, WrongState
 from myrmidon.model.task_request import Payload
 from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import idempotency, resource_groups, shared_values
+from myrmidon.scheduler import idempotency, resource_groups, retention, shared_values
 from myrmidon.store.tables import shared_value
 from tests.builders import a_function, in_doubt, inline, returned, shared
 
@@ -142,6 +142,29 @@ def test_a_value_lives_while_something_references_it(w):
     w.do(shared_values.ref_value, owner, value.id)
     assert w.do(shared_values.unref_value, w.mine, value.id) is False
     assert w.do(shared_values.unref_value, owner, value.id) is True
+
+
+def test_a_value_lives_while_another_job_uses_it_although_the_first_one_drops_it(w):
+    """Dropped by the job that has made it, and by its group, before and while the other job runs."""
+    w.bot("b1")
+    first = JobOwner(w.group.id, w.job({"a": []}).id)
+    w.do_one("b1")
+    value = a_value(w, first)
+    using = {"b": {"task": a_function([shared(value.id)])}, "c": {"task": a_function([shared(value.id)])}}
+    second = w.job({"b": [], "c": ["b"]}, nodes=using)
+    assert w.do(shared_values.unref_value, first, value.id) is False
+    run = w.take("b1")
+    assert [given.id for given in run.inputs] == [value.id]
+    assert w.do(shared_values.unref_value, w.mine, value.id) is False
+    w.finish(run)
+    later = w.take("b1")
+    assert [given.id for given in later.inputs] == [value.id]
+    w.finish(later)
+    assert w.job_state(second) == "SUCCEEDED"
+    w.removed = True
+    w.do(retention.delete_job, second.id, group_id=w.group.id)
+    w.carry()
+    assert w.count("shared_values") == 0
 
 
 def test_a_value_may_belong_to_a_job_from_the_start(w):

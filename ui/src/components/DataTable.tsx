@@ -72,7 +72,7 @@ export function DataTable<T>(props: Props<T>) {
   return (
     <div className="relative">
       {pickable && (
-        <details className="absolute right-0 top-0 z-10">
+        <details className="absolute right-0 top-0 z-10 hidden lg:block">
           <summary title="Columns" aria-label="Columns" className="block px-2 text-right leading-6 text-dim">
             ⋯
           </summary>
@@ -98,7 +98,7 @@ export function DataTable<T>(props: Props<T>) {
             {table.getHeaderGroups().map((group) => (
               <tr
                 key={group.id}
-                className={`border-b border-line text-dim ${pickable ? "[&>th:last-child]:pr-8" : ""}`}
+                className={`border-b border-line text-dim ${pickable ? "lg:[&>th:last-child]:pr-8" : ""}`}
               >
                 {onSelect && (
                   <th scope="col" className="w-6 px-1 py-1 sm:w-8 sm:px-2">

@@ -47,9 +47,9 @@ export function Layout() {
           <nav
             ref={pages}
             aria-label="Pages"
-            className="order-last -mx-3 w-screen overflow-x-auto px-3 md:order-none md:mx-0 md:w-auto md:px-0"
+            className="order-last -mx-3 w-screen scroll-px-3 overflow-x-auto px-3 md:order-none md:mx-0 md:w-auto md:px-0"
           >
-            <ul className="flex">
+            <ul className="flex w-max pr-3 md:pr-0">
               {PAGES.map(({ to, label }) => (
                 <li key={to}>
                   <Link

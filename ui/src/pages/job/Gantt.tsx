@@ -10,7 +10,7 @@ import { criticalPath, type Range, type Row, rangeOf, sortRows, within, zoomed }
 import { isFinal, nameOf } from "../../lib/states";
 import { serverNow, showDuration } from "../../lib/time";
 import { useJob } from "./context";
-import { AXIS_PX, drawGantt, LABEL_PX, ROW_PX } from "./drawGantt";
+import { AXIS_PX, drawGantt, labelWidth, ROW_PX } from "./drawGantt";
 
 interface Timeline {
   num_tasks: number;
@@ -124,7 +124,8 @@ function GanttView({ timeline, running }: { timeline: Timeline; running: boolean
       if (event.ctrlKey || event.metaKey) {
         event.preventDefault();
         const rect = element.getBoundingClientRect();
-        const place = Math.max(0, Math.min(1, (event.clientX - rect.left - LABEL_PX) / (rect.width - LABEL_PX)));
+        const labels = labelWidth(rect.width);
+        const place = Math.max(0, Math.min(1, (event.clientX - rect.left - labels) / (rect.width - labels)));
         setChosen(zoomed(range, Math.exp(event.deltaY / 400), place, limits));
       } else if (event.deltaX !== 0) {
         event.preventDefault();

@@ -5,7 +5,12 @@ import { showDuration } from "../../lib/time";
 
 export const ROW_PX = 20;
 export const AXIS_PX = 24;
-export const LABEL_PX = 140;
+
+/** The width of the labels: less on a narrow screen. */
+export function labelWidth(width: number): number {
+  return width < 480 ? 96 : 140;
+}
+
 const BAR_PX = 12;
 
 export interface Drawing {
@@ -21,7 +26,7 @@ export interface Drawing {
 export function drawGantt(canvas: HTMLCanvasElement, drawing: Drawing): void {
   const context = canvas.getContext("2d");
   if (!context) return;
-  const { width, height, rows, range, top, now } = drawing;
+  const { width, height, rows, range, top } = drawing;
   const ratio = window.devicePixelRatio || 1;
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
     canvas.width = Math.round(width * ratio);
@@ -31,8 +36,9 @@ export function drawGantt(canvas: HTMLCanvasElement, drawing: Drawing): void {
   }
   const style = getComputedStyle(document.documentElement);
   const color = (name: string) => style.getPropertyValue(`--${name}`).trim();
-  const plot = Math.max(1, width - LABEL_PX - 8);
-  const x = (at: number) => LABEL_PX + ((at - range.from) / (range.to - range.from)) * plot;
+  const labels = labelWidth(width);
+  const plot = Math.max(1, width - labels - 8);
+  const x = (at: number) => labels + ((at - range.from) / (range.to - range.from)) * plot;
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.fillStyle = color("bg");
   context.fillRect(0, 0, width, height);
@@ -50,11 +56,11 @@ export function drawGantt(canvas: HTMLCanvasElement, drawing: Drawing): void {
     const row = rows[i];
     if (!row) continue;
     const y = AXIS_PX + i * ROW_PX - top;
-    drawBars(context, row, y, x, now, color);
+    drawBars(context, row, y, x, drawing, color);
     context.fillStyle = color("bg");
-    context.fillRect(0, y, LABEL_PX, ROW_PX);
+    context.fillRect(0, y, labels, ROW_PX);
     context.fillStyle = color(row.critical ? "text" : "dim");
-    context.fillText(shortened(context, row.label, LABEL_PX - 12), 6, y + ROW_PX / 2);
+    context.fillText(shortened(context, row.label, labels - 12), 6, y + ROW_PX / 2);
   }
   context.restore();
 }
@@ -68,7 +74,7 @@ function drawAxis(
   const { range, origin, width, height } = drawing;
   context.strokeStyle = color("line");
   context.fillStyle = color("dim");
-  for (const tick of axisTicks(range, origin, Math.max(2, (width - LABEL_PX) / 90))) {
+  for (const tick of axisTicks(range, origin, Math.max(2, (width - labelWidth(width)) / 90))) {
     const at = Math.round(x(origin + tick)) + 0.5;
     context.beginPath();
     context.moveTo(at, AXIS_PX - 4);
@@ -88,13 +94,17 @@ function drawBars(
   row: Row,
   y: number,
   x: (at: number) => number,
-  now: number,
+  { now, range }: Drawing,
   color: (name: string) => string,
 ): void {
   const topOfBar = y + (ROW_PX - BAR_PX) / 2;
   if (!row.ready_at && !row.started_at) {
     context.fillStyle = color("dim");
-    context.fillText(isFinal(row.state) ? nameOf(row.state) : "waits for other tasks", LABEL_PX + 4, y + ROW_PX / 2);
+    context.fillText(
+      isFinal(row.state) ? nameOf(row.state) : "waits for other tasks",
+      x(range.from) + 4,
+      y + ROW_PX / 2,
+    );
   }
   const started = row.started_at;
   const end = row.completed_at ?? now;

@@ -233,6 +233,7 @@ const NAME_COLUMNS: Column<JobName>[] = [
     id: "failed",
     header: "Failed",
     right: true,
+    wide: true,
     cell: ({ runs }) => `${runs.filter((run) => run.state === "FAILED").length} of ${runs.length}`,
   },
   { id: "at", header: "Last run", wide: true, cell: (name) => <Time at={name.runs[0]?.created_at} /> },

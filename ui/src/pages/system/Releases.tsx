@@ -44,11 +44,12 @@ const COLUMNS: Column<Release>[] = [
       </span>
     ),
   },
-  { id: "servers", header: "Servers", right: true, cell: (release) => release.num_servers },
+  { id: "servers", header: "Servers", right: true, wide: true, cell: (release) => release.num_servers },
   {
     id: "failures",
     header: "Failures",
     right: true,
+    wide: true,
     cell: (release) => <span className={release.num_failures ? "text-bad" : ""}>{release.num_failures}</span>,
   },
   { id: "created", header: "Created", wide: true, cell: (release) => <Time at={release.created_at} /> },

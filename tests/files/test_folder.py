@@ -35,6 +35,30 @@ def test_what_was_stored_is_read_back(folder):
     assert files_in(folder) == {f"{DIGEST[:2]}/{DIGEST[2:]}"}
 
 
+def test_content_that_is_stored_already_is_kept_and_counts_as_stored_now(folder):
+    assert folder.store(DIGEST, CONTENT)
+    path = folder.path_of(DIGEST)
+    os.utime(path, (1, 1))
+    before = path.stat()
+    assert not folder.store(DIGEST, CONTENT)
+    assert path.stat().st_ino == before.st_ino
+    assert not folder.delete(DIGEST, unless_since=2)
+
+
+def test_a_damaged_file_of_the_same_size_is_replaced(folder):
+    folder.store(DIGEST, CONTENT)
+    folder.path_of(DIGEST).write_bytes(b"x" * len(CONTENT))
+    assert folder.store(DIGEST, CONTENT)
+    assert folder.read(DIGEST) == CONTENT
+
+
+def test_the_bytes_of_a_damaged_file_are_not_taken_for_those_of_its_digest(folder):
+    folder.store(DIGEST, CONTENT)
+    folder.path_of(DIGEST).write_bytes(b"x" * len(CONTENT))
+    with pytest.raises(InvalidRequest, match="the bytes whose digest is"):
+        folder.store(DIGEST, b"x" * len(CONTENT))
+
+
 def test_an_empty_file_can_be_stored(folder):
     digest = sha256(b"").hexdigest()
     folder.store(digest, b"")

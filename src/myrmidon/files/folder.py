@@ -91,11 +91,34 @@ class FileFolder:
         with _unavailable_on_error():
             return IncomingFile(self, digest, self._new_path())
 
-    def store(self, digest: str, content: bytes) -> None:
-        """Store a whole file."""
+    def store(self, digest: str, content: bytes) -> bool:
+        """Store a whole file; False if the same content was stored already."""
+        if self._keep(digest, content):
+            return False
         with self.receive(digest) as file:
             file.write(content)
             file.complete()
+        return True
+
+    def _keep(self, digest: str, content: bytes) -> bool:
+        """Keep a stored file if it has this content, as if it were stored now; False if there is none.
+
+        Its time is renewed before it is looked for once more: a deletion that has not taken it away by then finds it in
+        use.
+        """
+        path = self.path_of(digest)
+        with _unavailable_on_error(), suppress(FileNotFoundError), path.open("rb") as file:
+            stored = os.fstat(file.fileno())
+            if stored.st_size != len(content) or file.read() != content:
+                return False
+            if hashlib.sha256(content).hexdigest() != digest:
+                return False
+            os.utime(file.fileno())
+            if path.stat().st_ino != stored.st_ino:
+                return False
+            _fsync(path.parent)  # whoever has stored it may not have come so far yet
+            return True
+        return False
 
     def _new_path(self) -> Path:
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,7 +1,8 @@
 """Calls of single functions without a graph: coalesced into jobs, their results collected by long polls.
 
-One thread submits: while a job is on its way, further calls gather for the next one. Another thread waits for
-results, up to 1,000 tasks per poll.
+A thread submits: while a job is on its way, further calls gather for the next one. The server holds the answer to a
+job of few calls until a result is there, so that a short call costs one round trip; meanwhile a second thread submits.
+Another thread waits for the results that were not in such an answer, up to 1,000 tasks per poll.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ T = TypeVar("T")
 CANCELED: Final = "CANCELED"
 CALLS_PER_JOB: Final = 500
 """The server stores a job of so many tasks in one short transaction. Bots run the first jobs while others follow."""
+_HELD_CALLS: Final = 8
+"""A job of up to so many calls may wait for a result."""
+_HELD_S: Final = 0.05
+"""How long it waits: for a call that takes longer, a second round trip makes no difference."""
 _POLL_S: Final = 25.0
 _POLL_OF_MANY_S: Final = 1.0
 _SHORTEST_POLL_S: Final = 0.5
@@ -93,7 +98,8 @@ class _Batch:
 class FunctionCalls:
     """Submits calls and resolves their futures. Its threads start with the first call.
 
-    ``_calls_added`` wakes the thread that submits, ``_calls_sent`` the one that collects and the one that closes.
+    ``_calls_added`` wakes a thread that submits, ``_calls_sent`` the one that collects and the one that closes.
+    ``_is_sending``: a job is on its way. ``_is_held``: another one is, whose answer the server may hold.
     """
 
     def __init__(self, server: FunctionServer, packages: CodePackages) -> None:
@@ -105,6 +111,7 @@ class FunctionCalls:
         self._unsent: deque[_Batch] = deque()
         self._sent: dict[str, RemoteFuture[Any]] = {}
         self._is_sending = False
+        self._is_held = False
         self._closing = False
         self._threads: list[threading.Thread] = []
         self._no_bot = NoBotWarning(server)
@@ -163,7 +170,7 @@ class FunctionCalls:
         if self._closing:
             raise RuntimeError("the client is closed")
         if not self._threads:
-            for run in (self._send_all, self._collect_all):
+            for run in (self._send_all, self._send_all, self._collect_all):
                 thread = threading.Thread(target=run, name=f"myrmidon{run.__name__}", daemon=True)
                 self._threads.append(thread)
                 thread.start()
@@ -172,21 +179,34 @@ class FunctionCalls:
     def _send_all(self) -> None:
         while True:
             with self._lock:
-                while not self._unsent and not self._closing:
+                while self._is_sending or not self._unsent:
+                    if self._closing and not self._unsent:
+                        return
                     self._calls_added.wait()
-                if not self._unsent:
-                    return
                 batch = self._unsent.popleft()
-                self._is_sending = True
+                held = self._may_hold(batch)
+                self._note_sending(held=held, active=True)
             try:
-                self._send(batch.builder, batch.calls)
+                self._send(batch.builder, batch.calls, _HELD_S if held else 0.0)
             finally:
                 with self._lock:
-                    self._is_sending = False
+                    self._note_sending(held=held, active=False)
                     if self._closing:
+                        self._calls_added.notify_all()
                         self._calls_sent.notify_all()
 
-    def _send(self, builder: GraphBuilder, calls: Sequence[tuple[Handle, RemoteFuture[Any]]]) -> None:
+    def _may_hold(self, batch: _Batch) -> bool:
+        """Whether the server may hold the answer to a batch: it can, the batch is small, and no other one is held."""
+        is_small = len(batch.calls) <= _HELD_CALLS and not self._unsent
+        return is_small and not self._is_held and self._server.max_wait_s > 0
+
+    def _note_sending(self, *, held: bool, active: bool) -> None:
+        if held:
+            self._is_held = active
+        else:
+            self._is_sending = active
+
+    def _send(self, builder: GraphBuilder, calls: Sequence[tuple[Handle, RemoteFuture[Any]]], wait_s: float) -> None:
         live: list[RemoteFuture[Any]] = []  # asked only once: one that is cancelled from now on is submitted
         for handle, future in calls:
             if not future.cancelled():
@@ -200,7 +220,7 @@ class FunctionCalls:
         names = {function.task_options.label or function.__name__: None for function in functions}
         fields = {"name": ", ".join(islice(names, 3)), "failure_policy": "continue", "max_num_retries": 0}
         try:
-            submitted = submit_graph(builder, fields, self._packages, self._server)
+            submitted = submit_graph(builder, fields, self._packages, self._server, wait_s=wait_s)
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait for the results must get it
             for future in live:
                 _fail(future, error)
@@ -211,7 +231,10 @@ class FunctionCalls:
             for future in live:
                 future.job_id, future.task_id = submitted.job_id, submitted.task_ids[future.label]
                 self._sent[future.task_id] = future
-            self._calls_sent.notify_all()
+        self._resolve(submitted.results)
+        with self._lock:
+            if self._sent:
+                self._calls_sent.notify_all()
         for future in live:
             if future.cancelled() and future.task_id is not None:
                 self.cancel_task(future.task_id)
@@ -243,7 +266,7 @@ class FunctionCalls:
                 time.sleep(min(_LONGEST_PAUSE_S, num_sent * _PAUSE_PER_TASK_S))
 
     def _is_over(self) -> bool:
-        return self._closing and not self._unsent and not self._is_sending
+        return self._closing and not (self._unsent or self._is_sending or self._is_held)
 
     def _resolve(self, outcomes: Sequence[TaskOutcome]) -> None:
         for outcome in outcomes:
@@ -292,8 +315,8 @@ class FunctionCalls:
         atexit.unregister(self.close)
         with self._lock:
             self._closing = True
-            self._calls_added.notify()
-            while self._unsent or self._is_sending:
+            self._calls_added.notify_all()
+            while self._unsent or self._is_sending or self._is_held:
                 self._calls_sent.wait()
             left, self._sent = list(self._sent.values()), {}
             self._calls_sent.notify_all()

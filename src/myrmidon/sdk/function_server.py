@@ -29,6 +29,8 @@ class FunctionServer:
         self.api = api
         self._group = group
         self._uploaded: set[str] = set()
+        self.max_wait_s = 0.0
+        """How long the server holds the answer to a submit: 0 until it has said so in an answer."""
 
     def upload(self, files: Mapping[str, bytes]) -> None:
         """Store files by digest; those that the server has are not sent."""
@@ -44,11 +46,18 @@ class FunctionServer:
         """Ask again which files the server has: it has said that one is missing."""
         self._uploaded.clear()
 
-    def submit(self, document: bytes, external_id: str | None = None) -> JobSubmitted:
-        """Submit a graph document that is encoded already; with an external id, resume the job that has it."""
+    def submit(self, document: bytes, external_id: str | None = None, wait_s: float = 0.0) -> JobSubmitted:
+        """Submit a graph document that is encoded already; with an external id, resume the job that has it.
+
+        ``wait_s``: how long to wait for the first results, if the server can do that.
+        """
         method, path = ("POST", "jobs") if external_id is None else ("PUT", f"jobs/{segment(external_id)}")
-        body = self._body(document, resume=external_id is not None)
-        return decode(self.api.transport.call(method, f"{API}/{path}", data=body, key=new_key()).data, JobSubmitted)
+        wait_s = min(wait_s, self.max_wait_s)
+        body = self._body(document, resume=external_id is not None, wait_s=wait_s)
+        reply = self.api.transport.call(method, f"{API}/{path}", data=body, key=new_key(), wait_s=wait_s)
+        submitted = decode(reply.data, JobSubmitted)
+        self.max_wait_s = submitted.max_wait_s
+        return submitted
 
     def submit_all(self, documents: Sequence[bytes]) -> list[JobSubmitted]:
         """Submit graph documents that are encoded already: all are stored, or none."""
@@ -61,9 +70,10 @@ class FunctionServer:
         body = self._body(document, resume=resume)
         return decode(self.api.transport.call("POST", f"{API}/jobs/check", data=body).data, JobCheck)
 
-    def _body(self, document: bytes, *, resume: bool) -> bytes:
-        group = msgspec.json.encode(self._group)
-        return b'{"job":%b,"group":%b%b}' % (document, group, b',"resume":true' if resume else b"")
+    def _body(self, document: bytes, *, resume: bool, wait_s: float = 0.0) -> bytes:
+        further = {**({"resume": True} if resume else {}), **({"wait_s": wait_s} if wait_s else {})}
+        fields = msgspec.json.encode({"group": self._group, **further})
+        return b'{"job":%b,%b' % (document, fields[1:])
 
     def share(self, type_string: str, payload: Mapping[str, Any], localities: Sequence[str]) -> SharedValueInfo:
         """Create a shared value of this resource group."""

@@ -22,14 +22,24 @@ UNKNOWN_FILE: Final = "unknown_file"
 
 
 def submit_graph(
-    builder: GraphBuilder, fields: Mapping[str, Any], packages: CodePackages, server: FunctionServer
+    builder: GraphBuilder,
+    fields: Mapping[str, Any],
+    packages: CodePackages,
+    server: FunctionServer,
+    *,
+    wait_s: float = 0.0,
 ) -> JobSubmitted:
-    """Store the graph as a job with these fields."""
-    return submit_with_code(builder, fields, packages.collect(builder.functions()), server)
+    """Store the graph as a job with these fields. ``wait_s``: how long to wait for the first results."""
+    return submit_with_code(builder, fields, packages.collect(builder.functions()), server, wait_s=wait_s)
 
 
 def submit_with_code(
-    builder: GraphBuilder, fields: Mapping[str, Any], zips: Mapping[str, CodeZip], server: FunctionServer
+    builder: GraphBuilder,
+    fields: Mapping[str, Any],
+    zips: Mapping[str, CodeZip],
+    server: FunctionServer,
+    *,
+    wait_s: float = 0.0,
 ) -> JobSubmitted:
     """Store the graph as a job with these fields; ``zips`` has the code by module.
 
@@ -37,7 +47,7 @@ def submit_with_code(
     """
     document = document_of(builder, fields, zips)
     files = {**document.uploads, **{packed.digest: packed.data for packed in zips.values()}}
-    return _with_files(server, files, lambda: server.submit(document.text, fields.get("external_id")))
+    return _with_files(server, files, lambda: server.submit(document.text, fields.get("external_id"), wait_s))
 
 
 def submit_graphs(

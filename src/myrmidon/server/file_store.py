@@ -74,13 +74,15 @@ class FileStore:
             return ""
         return "its folder of the files is not the one of this database (setting files.folder)"
 
-    async def store(self, digest: str, pieces: AsyncIterator[bytes]) -> int:
-        """Store a file whose content arrives in pieces; its size. InvalidRequest if the content is another."""
+    async def store(self, digest: str, pieces: AsyncIterator[bytes]) -> tuple[int, bool]:
+        """Store a file whose content arrives in pieces; its size, and whether it is new or was written anew.
+
+        InvalidRequest if the content is another.
+        """
         joined = _joined(pieces)
         first = await anext(joined, b"")
         if len(first) < PIECE:  # all of it: one change of threads instead of four
-            await self.run(partial(self.folder.store, digest, first))
-            return len(first)
+            return len(first), await self.run(partial(self.folder.store, digest, first))
         file = await self.run(partial(self.folder.receive, digest))
         try:
             await self._in_thread(partial(file.write, first))
@@ -89,7 +91,7 @@ class FileStore:
             await self._in_thread(file.complete)
         finally:
             await self._in_thread(file.close)
-        return file.size
+        return file.size, True
 
     async def read(self, digest: str) -> tuple[int, bytes | AsyncIterator[bytes]]:
         """The size of a file and its content, in pieces if it is large; verified before the first byte is returned.

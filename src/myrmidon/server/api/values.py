@@ -7,25 +7,22 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from myrmidon.model.errors import NotFound, WrongState
-from myrmidon.model.ids import parse_id, show_run, show_task, try_parse_id
-from myrmidon.model.states import FINAL
+from myrmidon.model.ids import parse_id, show_task, try_parse_id
 from myrmidon.model.value import Value
 from myrmidon.server.calls import JOB_READERS, READERS, Answer, Call, Identity, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.files import send_file
 from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
-from myrmidon.server.usecases.run_errors import shown_errors
+from myrmidon.server.usecases.results import read_results
 from myrmidon.server.usecases.shared_values import is_visible
 from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import delegate
 from myrmidon.store.views import job_values, task_values
-from myrmidon.store.views.job_values import OwnedValue, TaskEnd, ValueLine
+from myrmidon.store.views.job_values import OwnedValue, ValueLine
 from myrmidon.store.views.task_values import InputLine, Source
 from myrmidon.wire import values as wire
 from myrmidon.wire.fields import PageQuery
-from myrmidon.wire.functions import FunctionError
 
 RECHECK_S = 5.0
 """How often states are read without a notification: another server may have written them."""
@@ -39,7 +36,7 @@ async def get_results(context: ServerContext, call: Call) -> wire.Results:
     """The results of those of the tasks that have ended; waits for the first one."""
     body: wire.ResultsRequest = call.body
     ids = sorted({parse_id(shown, f"task_ids[{number}]")[0] for number, shown in enumerate(body.task_ids)})
-    read = partial(_read_results, ids=ids, scope=await context.groups.scope_of(call))
+    read = partial(read_results, ids=ids, scope=await context.groups.scope_of(call))
     clock = asyncio.get_running_loop().time
     deadline = clock() + min(body.wait_s, MAX_WAIT_S)
     watched = set(ids)
@@ -52,66 +49,6 @@ async def get_results(context: ServerContext, call: Call) -> wire.Results:
             if delegates <= watched:
                 await watch.wait(min(remaining_s, RECHECK_S))
         watched |= delegates
-
-
-def _read_results(tx: Tx, ids: Sequence[int], scope: int | None) -> tuple[list[wire.TaskOutcome], set[int]]:
-    """The results of the tasks that have ended, and the delegates that others wait for.
-
-    One statement for the states, one for the outputs, more for errors and delegates.
-    """
-    ends = job_values.ends(tx, ids)
-    for task_id in ids:
-        if task_id not in ends or scope not in (None, ends[task_id].resource_group_id):
-            raise NotFound("task", show_task(task_id))
-    ended = {task_id: end for task_id, end in ends.items() if end.state in FINAL}
-    outputs = job_values.outputs(tx, [task_id for task_id, end in ended.items() if end.state == "SUCCEEDED"])
-    unwritten = [task_id for task_id, values in outputs.items() if any(value.size is None for value in values)]
-    delegates: set[int] = set()
-    if unwritten:
-        delegates = _follow_delegates(tx, unwritten, ended)
-        # Again, because a delegate may have ended between the two statements.
-        outputs.update(job_values.outputs(tx, [task_id for task_id in unwritten if task_id in ended]))
-    errors = shown_errors(tx, {end.task_id: end.error for end in ended.values()})
-    shown = [
-        _show_end(task_id, end, errors.get(end.task_id), outputs.get(task_id, [])) for task_id, end in ended.items()
-    ]
-    return shown, delegates
-
-
-def _follow_delegates(tx: Tx, unwritten: Sequence[int], ended: dict[int, TaskEnd]) -> set[int]:
-    """Change the ends of tasks whose outputs a delegate writes: one that has failed is the end, else there is none yet.
-
-    Returns the delegates that have not ended.
-    """
-    delegates = delegate.of_tasks(tx, unwritten)
-    ends = job_values.ends(tx, sorted({one for of_task in delegates.values() for one in of_task}))
-    awaited: set[int] = set()
-    for task_id, of_task in delegates.items():
-        open_ones = {one for one in of_task if ends[one].state not in FINAL}
-        failed = next((ends[one] for one in of_task if ends[one].state in FINAL - {"SUCCEEDED"}), None)
-        if failed is not None:
-            ended[task_id] = failed
-        elif open_ones:
-            del ended[task_id]
-            awaited |= open_ones
-    return awaited
-
-
-def _show_end(task_id: int, end: TaskEnd, error: FunctionError | None, outputs: Sequence[Value]) -> wire.TaskOutcome:
-    return wire.TaskOutcome(
-        task_id=show_task(task_id),
-        state=end.state,
-        reason=end.reason,
-        bot_id=end.bot_id,
-        run=show_run(end.task_id, end.run) if end.run else None,
-        exit_code=end.exit_code,
-        error=error,
-        outputs=[
-            wire.ResultValue(show_task(value.id), value.type, value.size, value.payload)
-            for value in outputs
-            if value.size is not None
-        ],
-    )
 
 
 # ---------------------------------------------------------------- the values of a job

@@ -26,9 +26,12 @@ async def store_file(context: ServerContext, call: Call, group_id: int) -> Store
     async with context.storage_quotas.reserve(
         group, group_id, announced=_announced_size(call), has_file=partial(_has_file, digest=digest, group_id=group_id)
     ) as upload:
-        upload.size = await context.files.store(digest, aiter(body))
-        record = partial(stored_file.insert, digest=digest, group_id=group_id, size=upload.size, now=context.now())
-        await context.db.write(record)
+        upload.size, is_new = await context.files.store(digest, aiter(body))
+        now = context.now()
+        in_use = partial(stored_file.is_in_use, digest=digest, group_id=group_id, size=upload.size, now=now)
+        if is_new or not await context.db.read(in_use):
+            record = partial(stored_file.insert, digest=digest, group_id=group_id, size=upload.size, now=now)
+            await context.db.write(record)
     return StoredFile(digest, upload.size)
 
 

@@ -30,6 +30,12 @@ def insert(tx: Tx, digest: str, group_id: int, *, size: int, now: Micros) -> Non
         tx.run(RENEW, digests=[digest], owner=group_id, now=now, before=now)
 
 
+def is_in_use(tx: Tx, digest: str, group_id: int, *, size: int, now: Micros) -> bool:
+    """Whether a group has a file of this size, and its row need not be renewed yet."""
+    rows = tx.all(SIZES, digests=[digest], owner=group_id)
+    return any(stored == size and used_at >= now - RENEW_AFTER for _, stored, used_at in rows)
+
+
 def renew(tx: Tx, digests: Sequence[str], group_id: int, *, now: Micros) -> dict[str, int]:
     """Renew those of the files that the group has; their sizes by digest."""
     if not digests:

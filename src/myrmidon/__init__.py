@@ -71,7 +71,10 @@ def client_placeholder(name: str) -> type:
     """Stands for a class of the client on a bot: a script that imports it can be imported there, but not use it."""
 
     def refuse(*_args: Any, **_kwargs: Any) -> None:
-        raise RuntimeError(f"{name} is a part of the client, which bots do not have; on a bot use task and context")
+        raise RuntimeError(
+            f"{name} is a part of the client, which bots do not have. Bots import this module to call its functions: "
+            'write what submits them below `if __name__ == "__main__":`. In a function use context()'
+        )
 
     return type(name, (Exception,), {"__init__": refuse, "__module__": __name__})
 

@@ -280,4 +280,6 @@ A_SCRIPT = """
 def test_a_script_that_imports_the_client_can_be_imported_on_a_bot(start_on):
     executor = start_on(A_SCRIPT)
     assert executor.result("double", 4) == 8
-    assert "Client is a part of the client, which bots do not have" in executor.error("connect")["message"]
+    message = executor.error("connect")["message"]
+    assert "Client is a part of the client, which bots do not have" in message
+    assert 'below `if __name__ == "__main__":`' in message

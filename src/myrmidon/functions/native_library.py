@@ -188,9 +188,14 @@ def _load(path: str) -> Any:
     if problem == elf.NO_FILE:
         raise LibraryNotFound(f"there is no file {os.path.basename(path)}")
     if problem == elf.NOT_A_LIBRARY:
-        raise NotALibrary(f"{os.path.basename(path)} is not a shared library")
+        raise NotALibrary(
+            f"{os.path.basename(path)} is not a shared library; build it with g++ -shared, or with crate-type cdylib"
+        )
     if problem:
-        raise WrongArchitecture(f"{os.path.basename(path)} is a library for {problem}, this machine has {elf.own()}")
+        raise WrongArchitecture(
+            f"{os.path.basename(path)} is a library for {problem}, this machine has {elf.own()}; build it for this "
+            f"one, or require bots of the other: dimensions={{'cpu': '{problem}'}}"
+        )
     try:
         return ctypes.CDLL(path)
     except OSError as error:

@@ -103,7 +103,7 @@ NOT_FOUND_ADVICE: Final[Mapping[str, str]] = {
     "run of this bot": "Drop its output: the run belongs to another bot or was deleted.",
     "parent task": "Name a run of a task that exists, or submit the task without a parent.",
     "job": "`myrmidon jobs` lists jobs; they are deleted some time after their end.",
-    "shared value": "It was deleted with its last reference; create it again.",
+    "shared value": "`myrmidon value list` lists them. One is deleted with its last reference; create it again.",
     "bot": "`myrmidon bots` lists the bots; one that was deleted registers again with a bootstrap token.",
     "resource group": "Name another one, or ask an administrator to create it.",
     "webhook": "`myrmidon webhook list` lists the webhooks.",

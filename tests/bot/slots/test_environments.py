@@ -196,10 +196,11 @@ def test_a_failed_build_is_not_repeated_for_every_run(stub: Stub, tmp_path: Path
     code = f"open({str(notes / 'tries')!r}, 'a').write('x')\nraise SystemExit('this package is broken')"
     an_sdist(packages, "mbroken", code)
     with a_builder(stub, tmp_path / "bots" / "b1", packages):
-        for _ in range(3):
+        for number in range(3):
             report = stub.result(call(stub, "value", "mbroken", "mbroken"))
             assert report["kind"] == "environment_failed"
             assert "this package is broken" in report["message"]
+            assert ("s ago on this bot; after 60 s a task builds it again" in report["message"]) == (number > 0)
     assert (notes / "tries").read_text() == "x"
 
 

@@ -99,10 +99,7 @@ class Environments:
         """Make an environment ready, in another thread. ``done`` is called with a problem, or None when it is."""
         key = _key_of(process_key)
         with self.lock:
-            failed_at, problem = self.failed.get(key, (0.0, None))
-            if problem is not None and time.monotonic() - failed_at > REMEMBER_S:
-                del self.failed[key]
-                problem = None
+            problem = self._known_problem(key)
             if problem is None and key not in self.held:
                 if key in self.builds:
                     self.builds[key].waiting.append(done)
@@ -111,6 +108,16 @@ class Environments:
                     self.builds[key].start()
                 return
         done(problem)
+
+    def _known_problem(self, key: EnvironmentKey) -> Problem | None:
+        """The failure of a build a short time ago, with its age: its output is in the log of another run."""
+        failed_at, problem = self.failed.get(key, (0.0, None))
+        age = time.monotonic() - failed_at
+        if problem is None or age > REMEMBER_S:
+            self.failed.pop(key, None)
+            return None
+        note = f"(The build failed {age:.0f} s ago on this bot; after {REMEMBER_S:.0f} s a task builds it again.)"
+        return Problem(problem.kind, f"{problem.message}\n{note}")
 
     def finish(self, key: EnvironmentKey, held: _Held | None, problem: Problem | None) -> list[Done]:
         """Note the end of a build; who waits for it."""

@@ -11,7 +11,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from playwright.sync_api import Page, expect
 
@@ -38,6 +38,7 @@ _SHAPES = [
     "[x](javascript:{})",
 ]
 _WRAPS = ["{}", '">{}', "'>{}", "</title>{}", "</script>{}", "{{{{{}}}}}", "${{{}}}", "--><!--{}", "\u2028{}", "%3C{}"]
+T = TypeVar("T")
 NUMBER = len(_SHAPES) * len(_WRAPS)
 BETWEEN = "\n-->\n"
 """Between payloads in one text: it ends the comment that some of them begin, else that would hide the next one."""
@@ -159,8 +160,8 @@ def accepted(field: str) -> list[str]:
     return [text for text in payloads(field) if not FIELDS[field].refused(text)]
 
 
-def groups_of(texts: Sequence[str], size: int) -> list[Sequence[str]]:
-    return [texts[first : first + size] for first in range(0, len(texts), size)]
+def groups_of(things: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [things[first : first + size] for first in range(0, len(things), size)]
 
 
 def _forms(text: str) -> set[str]:

@@ -83,7 +83,7 @@ export function Events() {
               >
                 {event.kind} {event.id}
               </Link>
-              <code className="min-w-0 flex-1 text-xs leading-5 text-dim [overflow-wrap:anywhere]">
+              <code className="min-w-0 basis-full text-xs leading-5 text-dim [overflow-wrap:anywhere] sm:flex-1 sm:basis-0">
                 {aboutText(event.about)}
               </code>
             </li>

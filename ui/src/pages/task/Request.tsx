@@ -38,9 +38,11 @@ export function Request({ task }: { task: Task }) {
               rows={[
                 [
                   "Command",
-                  <code key="c" className="text-xs">
-                    {commandLine(...(properties.command ?? []))}
-                  </code>,
+                  (properties.command ?? []).length > 0 && (
+                    <code key="c" className="text-xs">
+                      {commandLine(...(properties.command ?? []))}
+                    </code>
+                  ),
                 ],
                 [
                   "Dimensions",

@@ -226,9 +226,8 @@ BUGS = [
         "lost-event",
         "nobody would hear that a task has changed",
         "store/tables/outbox.py",
-        "    if tx.dialect is Dialect.SQLITE and rows:\n",
-        '    rows = [row for row in rows if row[4] != "RUNNING" or row[3] != TASK]\n'
-        "    if tx.dialect is Dialect.SQLITE and rows:\n",
+        "        tx.defer(_store, rows)\n",
+        '        tx.defer(_store, [row for row in rows if row[4] != "RUNNING" or row[3] != TASK])\n',
         _in("scheduler/test_outbox.py", "test_every_change_of_a_task_is_told"),
     ),
     Bug(
@@ -314,9 +313,9 @@ BUGS = [
     Bug(
         "held-ignored",
         "a task that somebody holds would start with its parents' success",
-        "store/tables/task_result.py",
-        "{{in:ids}} AND state = 'WAITING' AND held = 0",
-        "{{in:ids}} AND state = 'WAITING'",
+        "scheduler/propagate.py",
+        "        and not task.held\n",
+        "",
         _in("scheduler/test_hold.py", "test_a_held_task_does_not_start_when_its_parents_are_done"),
     ),
     Bug(
@@ -363,8 +362,8 @@ BUGS = [
         "file-of-another-group",
         "whoever knows a digest could read the files of other groups",
         "store/tables/stored_file.py",
-        'SIZES = "SELECT digest, size FROM stored_files WHERE digest {in_text:digests} AND resource_group_id = :owner"',
-        'SIZES = "SELECT digest, size FROM stored_files WHERE digest {in_text:digests} AND :owner = :owner"',
+        "FROM stored_files WHERE digest {in_text:digests} AND resource_group_id = :owner",
+        "FROM stored_files WHERE digest {in_text:digests} AND :owner = :owner",
         _in("scheduler/test_files.py", "test_a_digest_alone_gives_no_right_to_a_file_of_another_group"),
     ),
     Bug(

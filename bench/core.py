@@ -28,6 +28,7 @@ from bench.floor import Floor
 from bench.rows import Sample, load, sample
 from myrmidon.model.ids import show_task
 from myrmidon.scheduler import submit_job
+from myrmidon.scheduler.job_draft import draft_job
 from myrmidon.store.engine.db import Dialect
 from tests.servers import CannotStart
 
@@ -222,7 +223,7 @@ class Bench:
         parent = {"task": a_request({"pool": ["parents"], "os": ["Linux"]})}
         raw = {"name": "fan", "tasks": {"parent": parent} | {f"child-{n}": child for n in range(children)}}
         now = bed.now()
-        draft = submit_job.draft_job(raw, now=now, ids=bed.ids)
+        draft = draft_job(raw, now=now, ids=bed.ids)
         submit_job.submit_job(bed.db.write, bed.group_id, draft, now=now, ids=bed.ids)
         bed.carry_all()
         claimed = bed.claim(1)

@@ -19,6 +19,7 @@ from myrmidon.model.task_result import Finish
 from myrmidon.model.value import GroupOwner, OutputValue
 from myrmidon.scheduler import cancel, report, shared_values, submit_job, tag_counts
 from myrmidon.scheduler.claim import Claimed
+from myrmidon.scheduler.job_draft import draft_job
 from myrmidon.store.engine.db import open_db
 from myrmidon.store.engine.migrate import migrate
 from myrmidon.store.engine.sql import Insert
@@ -140,7 +141,7 @@ class _Base:
         last = {"requires": list(middle), "task": self.function("lib.join", ["split"], 0)}
         raw = {"name": f"pipeline {number % 5}", "tasks": {"split": first, **middle, LAST[number % FAILS == 0]: last}}
         now = self.bed.now()
-        draft = submit_job.draft_job(raw, now=now, ids=self.bed.ids)
+        draft = draft_job(raw, now=now, ids=self.bed.ids)
         submit_job.submit_job(self.bed.db.write, self.bed.group_id, draft, now=now, ids=self.bed.ids)
 
     def function(self, name: str, parents: Sequence[str], number: int) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from myrmidon.model.bot import Handshake
 from myrmidon.model.task_result import Finish, Start
 from myrmidon.scheduler import bots, report, submit, submit_job, tag_counts
 from myrmidon.scheduler.claim import Claimed, Poll
+from myrmidon.scheduler.job_draft import draft_job
 from myrmidon.store.engine.db import open_db
 from myrmidon.store.engine.migrate import migrate
 from myrmidon.store.tables import log
@@ -181,7 +182,7 @@ class Day(Bed):
             label: {"requires": list(step.requires), "task": _request(label, step)} for label, step in steps.items()
         }
         raw = {"name": name, "tasks": tasks, "tags": tags}
-        draft = submit_job.draft_job(raw, now=now, ids=self.ids, authenticated=SUBMITTER)
+        draft = draft_job(raw, now=now, ids=self.ids, authenticated=SUBMITTER)
         self._fates.update({draft.task_ids[label]: step for label, step in steps.items()})
         submit_job.submit_job(self.db.write, self.group_id, draft, now=now, ids=self.ids)
 

@@ -31,6 +31,7 @@ from myrmidon.model.value import OutputValue
 from myrmidon.scheduler import bots as fleet
 from myrmidon.scheduler import cancel, claim, explain, extend, report, rerun, resource_groups, submit, submit_job, sweep
 from myrmidon.scheduler.claim import Claimed
+from myrmidon.scheduler.job_draft import draft_job
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.report import Reply
 from myrmidon.scheduler.submit import Submitted
@@ -336,7 +337,7 @@ class World:
     def job_raw(
         self, raw: Any, *, key: str | None = None, group: ResourceGroup | None = None, resume: bool = False
     ) -> Graph:
-        draft = submit_job.draft_job(raw, now=self.now, ids=self.ids, request_key=key, rules=self.rules, resume=resume)
+        draft = draft_job(raw, now=self.now, ids=self.ids, request_key=key, rules=self.rules, resume=resume)
         answer = submit_job.submit_job(
             self.db.write, (group or self.group).id, draft, now=self.now, ids=self.ids, rules=self.rules
         )

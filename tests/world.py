@@ -17,6 +17,7 @@ from myrmidon.model.task_result import Fault, Finish, Start
 from myrmidon.model.value import OutputValue
 from myrmidon.scheduler import bots, chunked_work, claim, report, resource_groups, submit, submit_job
 from myrmidon.scheduler.claim import Claimed, Poll
+from myrmidon.scheduler.job_draft import draft_job
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.submit import Draft
 from myrmidon.scheduler.submit_job import JobSubmitted
@@ -106,7 +107,7 @@ class World:
 
     def job(self, tasks: Any, *, key: str | None = None, resume: bool = False, **given: Any) -> JobSubmitted:
         raw = {"name": "job", "tasks": tasks, **given}
-        draft = submit_job.draft_job(raw, now=self.now, ids=self.ids, request_key=key, rules=self.rules, resume=resume)
+        draft = draft_job(raw, now=self.now, ids=self.ids, request_key=key, rules=self.rules, resume=resume)
         return submit_job.submit_job(self.db.write, self.group, draft, now=self.now, ids=self.ids, rules=self.rules)
 
     def resumed(self, tasks: Any) -> JobSubmitted:

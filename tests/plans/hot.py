@@ -23,6 +23,7 @@ from myrmidon.scheduler import (
     sweep,
 )
 from myrmidon.scheduler.claim import Poll
+from myrmidon.scheduler.job_draft import draft_job
 from myrmidon.scheduler.sweep_runs import sweep_bots, sweep_runs
 from myrmidon.scheduler.sweep_tasks import sweep_jobs, sweep_slices, sweep_tasks
 from myrmidon.store.tables import (
@@ -228,7 +229,7 @@ def _submit(raw: Any, key: str) -> Call:
 
 def _submit_job(tx: Any, w: World, f: Facts) -> Any:
     raw = {"name": "j", "tasks": {"x": a_node(), "y": a_node("x"), "z": a_node(task=a_function(constant()))}}
-    draft = submit_job.draft_job(raw, now=w.now, ids=w.ids, request_key="new key")
+    draft = draft_job(raw, now=w.now, ids=w.ids, request_key="new key")
     return submit_job.submit_job(lambda fn: fn(tx), w.group, draft, now=w.now, ids=w.ids)
 
 

@@ -11,6 +11,7 @@ import pytest
 from myrmidon.model.errors import Conflict, InvalidRequest
 from myrmidon.scheduler import cancel, retention, submit_job
 from myrmidon.scheduler.check_job import CheckedJob, check_job
+from myrmidon.scheduler.job_draft import draft_job
 from myrmidon.scheduler.predict import predict
 from myrmidon.scheduler.resume import attached
 from myrmidon.store.tables import job as jobs
@@ -390,7 +391,7 @@ def test_a_staged_revision_leaves_the_id_to_the_earlier_one(w, small_chunks):
     run_all(w)
     nodes = {f"n{i}": call() for i in range(8)}
     raw = {"name": "a job", "external_id": ID, "tasks": nodes}
-    draft = submit_job.draft_job(raw, now=w.now, ids=w.ids, rules=w.rules, resume=True, request_key=f"PUT job {ID}")
+    draft = draft_job(raw, now=w.now, ids=w.ids, rules=w.rules, resume=True, request_key=f"PUT job {ID}")
     *stages, _commit = submit_job.submit_steps(w.group.id, draft, now=w.now, ids=w.ids, rules=w.rules)
     for stage in stages:
         w.db.write(stage)
@@ -418,7 +419,7 @@ def test_two_resumed_submits_at_once_give_one_job_or_two_revisions(w, monkeypatc
 
 def plan(w: World, nodes: Mapping[str, Any], *, external_id: str = ID, resume: bool = True) -> CheckedJob:
     raw = {"name": "a job", "external_id": external_id, "tasks": dict(nodes)}
-    draft = submit_job.draft_job(raw, now=w.now, ids=w.ids, rules=w.rules, resume=resume)
+    draft = draft_job(raw, now=w.now, ids=w.ids, rules=w.rules, resume=resume)
     found: CheckedJob = w.read(check_job, w.group.id, draft, now=w.now, rules=w.rules)
     return found
 
@@ -445,7 +446,7 @@ def test_the_plan_stores_nothing(w):
     run_all(w)
     before = [w.count(table) for table in ("jobs", "task_requests", "dedupe_sources", "request_keys")]
     raw = {"name": "a job", "external_id": ID, "tasks": chain(second="edited", code="zip 2")}
-    draft = submit_job.draft_job(raw, now=w.now, ids=w.ids, rules=w.rules, resume=True)
+    draft = draft_job(raw, now=w.now, ids=w.ids, rules=w.rules, resume=True)
     found = w.db.read(lambda tx: predict(tx, w.group.id, draft, now=w.now, rules=w.rules))
     assert [one.why for one in found.nodes] == ["answered", "code", "input_unknown"]
     assert w.db.read(lambda tx: attached(tx, w.group.id, ID, draft.body_hash, now=w.now)) is None

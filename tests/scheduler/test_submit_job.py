@@ -9,6 +9,7 @@ from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, StoreUnava
 from myrmidon.model.ids import show_task
 from myrmidon.model.value import GroupOwner
 from myrmidon.scheduler import cancel, hold, rerun, shared_values, submit_job
+from myrmidon.scheduler.job_draft import draft_job
 from myrmidon.store.tables import request_key, shared_value, task_request
 from tests.builders import RULES, a_function, a_graph, a_task, blind_once, constant, inline, output_of, returned, shared
 from tests.invariants import check, check_settled
@@ -38,7 +39,7 @@ def test_a_graph_of_up_to_1000_tasks_is_one_transaction_and_a_larger_one_many_sh
     lite, num_tasks: int, num_transactions: int
 ):
     raw = a_graph({f"t{number}": [] for number in range(num_tasks)})
-    draft = submit_job.draft_job(raw, now=lite.now, ids=lite.ids)
+    draft = draft_job(raw, now=lite.now, ids=lite.ids)
     assert len(list(submit_job.submit_steps(lite.group.id, draft, now=lite.now, ids=lite.ids))) == num_transactions
 
 
@@ -163,7 +164,7 @@ def test_a_task_of_a_job_cannot_take_an_external_id_that_is_used(world):
 
 
 def draft(w, edges, **given):
-    return submit_job.draft_job(a_graph(edges, **given), now=w.now, ids=w.ids, rules=RULES)
+    return draft_job(a_graph(edges, **given), now=w.now, ids=w.ids, rules=RULES)
 
 
 def write_twice(w):
@@ -185,7 +186,7 @@ def write_twice(w):
 @pytest.mark.parametrize("key", [None, "k"])
 def test_a_job_whose_commits_are_in_doubt_is_stored_once(world, small_chunks, n, key):
     edges = {str(i): [str(i - 1)] if i else [] for i in range(n)}
-    made = submit_job.draft_job(a_graph(edges), now=world.now, ids=world.ids, request_key=key)
+    made = draft_job(a_graph(edges), now=world.now, ids=world.ids, request_key=key)
     answer = submit_job.submit_job(write_twice(world), world.group.id, made, now=world.now, ids=world.ids)
     world.carry()
     assert (answer.job_id, answer.task_ids, world.count("task_results")) == (made.job_id, made.task_ids, n)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from myrmidon.model.errors import Conflict, InvalidRequest, MyrmidonError
-from myrmidon.scheduler.submit_job import JobSubmitted, batch_keys, draft_job, submit_jobs
+from myrmidon.scheduler.job_draft import draft_job
+from myrmidon.scheduler.submit_job import JobSubmitted, batch_keys, submit_jobs
 from tests.builders import a_function, a_graph
 
 KEY = "the key of the call"

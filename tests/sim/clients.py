@@ -25,6 +25,7 @@ from myrmidon.scheduler import (
     submit_job,
 )
 from myrmidon.scheduler import bots as fleet
+from myrmidon.scheduler.job_draft import draft_job
 from myrmidon.scheduler.report import Outcome
 from tests.sim.ledger import CANARY, Ledger
 from tests.sim.world import Actor, Server, Violation, World
@@ -282,7 +283,7 @@ class Clients(Actor):
     def _submit_job(self, key: str, group: int, raw: Raw) -> None:
         def do(server: Server) -> Any:
             now, ids, rules = server.now, server.ids, self.world.rules
-            draft = submit_job.draft_job(raw, now=now, ids=ids, request_key=key, rules=rules)
+            draft = draft_job(raw, now=now, ids=ids, request_key=key, rules=rules)
             return submit_job.submit_job(server.db.write, group, draft, now=now, ids=ids, rules=rules)
 
         def done(reply: Any) -> None:

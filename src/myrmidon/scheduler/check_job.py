@@ -11,9 +11,9 @@ from myrmidon.model import dimensions
 from myrmidon.model.dag import Dag
 from myrmidon.model.ids import Micros
 from myrmidon.model.task_request import TaskRequest
+from myrmidon.scheduler.job_draft import JobDraft
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.predict import Plan, Prediction, predict
-from myrmidon.scheduler.submit_job import JobDraft
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.views import job_details

@@ -28,6 +28,7 @@ from myrmidon.scheduler.growth import (
     store_growth,
 )
 from myrmidon.scheduler.job_codes import with_submitted_code
+from myrmidon.scheduler.job_draft import definitions_of
 from myrmidon.scheduler.new_task import NewTask, OutputSlot
 from myrmidon.scheduler.new_tasks import check_parents, open_group, store_new_tasks
 from myrmidon.scheduler.new_values import check_shared, require_files
@@ -36,7 +37,7 @@ from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.resume import scope_of_added
 from myrmidon.scheduler.submit import check_external_ids
-from myrmidon.scheduler.submit_job import definitions_of, output_slots
+from myrmidon.scheduler.submit_job import output_slots
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import chunked_work, task_result

@@ -27,10 +27,10 @@ from myrmidon.model.task_request import (
 )
 from myrmidon.model.value import Value
 from myrmidon.scheduler.dedupe import work_hash
+from myrmidon.scheduler.job_draft import JobDraft
 from myrmidon.scheduler.new_tasks import output_texts, secret_hmac
 from myrmidon.scheduler.policy import Rules
 from myrmidon.scheduler.resume import attached
-from myrmidon.scheduler.submit_job import JobDraft
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import dedupe, shared_value, task_request
 from myrmidon.store.tables import job as jobs

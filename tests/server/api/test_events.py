@@ -11,6 +11,7 @@ import pytest
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import show_run, show_task
 from myrmidon.scheduler import resource_groups, submit_job
+from myrmidon.scheduler.job_draft import draft_job
 from myrmidon.server.api import events
 from myrmidon.server.calls import Call, Identity, Role
 from myrmidon.store.tables.outbox import Event, JobBody, TaskBody, body_of
@@ -233,7 +234,7 @@ def test_a_stream_of_a_job_has_its_events_and_those_of_its_tasks(context):
         await submit(context, a_task())
         document = {"name": "j", "tasks": {label: {"task": a_task()} for label in ("a", "b")}, "external_id": "mine"}
         group = await context.groups.id_of("default")
-        draft = submit_job.draft_job(document, now=context.now(), ids=context.ids, rules=context.rules)
+        draft = draft_job(document, now=context.now(), ids=context.ids, rules=context.rules)
         for step in submit_job.submit_steps(group, draft, now=context.now(), ids=context.ids, rules=context.rules):
             stored = await context.db.write(step)
         await submit(context, a_task())

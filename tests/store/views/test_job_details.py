@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from myrmidon.scheduler import submit_job
+from myrmidon.scheduler.job_draft import draft_job
 from myrmidon.store.views import job_details
 from myrmidon.store.views.job_details import JobFilter
 from tests.world import SECOND, World, a_node, finish
@@ -18,7 +19,7 @@ def world(db):
 
 
 def submit_as(world: World, name: str) -> int:
-    draft = submit_job.draft_job(
+    draft = draft_job(
         {"name": "job", "tasks": {"a": a_node(), "b": a_node("a")}}, now=world.now, ids=world.ids, request_key=None,
         authenticated=name, rules=world.rules,
     )  # fmt: skip

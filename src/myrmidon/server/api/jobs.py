@@ -18,7 +18,8 @@ from myrmidon.model.states import FINAL, JobState
 from myrmidon.scheduler import check_job as checking
 from myrmidon.scheduler import retention
 from myrmidon.scheduler.check_job import CheckedJob
-from myrmidon.scheduler.submit_job import JobDraft, JobSubmitted, batch_keys
+from myrmidon.scheduler.job_draft import JobDraft
+from myrmidon.scheduler.submit_job import JobSubmitted, batch_keys
 from myrmidon.server.api.common import LAST_ID, show_optional_task
 from myrmidon.server.calls import JOB_READERS, MIB, READERS, WRITERS, Call, Route
 from myrmidon.server.context import ServerContext

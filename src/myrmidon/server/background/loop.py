@@ -17,7 +17,7 @@ from functools import partial
 import structlog
 
 from myrmidon.model.errors import MyrmidonError, StoreError
-from myrmidon.model.ids import Micros, first_id_at
+from myrmidon.model.ids import Micros
 from myrmidon.model.task_to_run import READS_SHARED
 from myrmidon.scheduler import chunked_work, servers, sweep, tag_counts
 from myrmidon.scheduler.policy import SECOND
@@ -25,6 +25,7 @@ from myrmidon.scheduler.sweep import SweepResult
 from myrmidon.scheduler.sweep_effects import PassEffects
 from myrmidon.server.background import activity, relays
 from myrmidon.server.background.file_collection import FileCollection
+from myrmidon.server.background.queue_lookup import QueueLookup
 from myrmidon.server.botapi.bot_snapshot import heartbeat_write_interval
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import cache_hints, rollout
@@ -53,8 +54,6 @@ BATCH = 1000
 HEARTBEAT_BATCH = 500
 _OVERLAP: Micros = 5 * SECOND
 """Each query for changed bots begins this long before the previous one, because the clocks of servers differ."""
-_COMMIT_WITHIN: Micros = 60 * SECOND
-"""A queue is visible at most this long after the time in its id."""
 _MAY_BE_QUEUED = frozenset({"READY", "RUNNING"})
 """The states of tasks that may have a row in task_to_run; a task that runs may have one for a further instance."""
 _FINAL_WRITE_S = 2.0
@@ -82,18 +81,14 @@ class BackgroundWork:
         """The position of the last event that was published here."""
         self._changes_since: Micros = context.now()
         self._known_changes: set[tuple[str, Micros]] = set()
-        self._new_queues: dict[int, int] = {}
-        """Queues whose bots are being looked up, and the number of tasks that wait in each."""
-        self._queues_since: Micros = context.now()
-        """Queues that were created before are known here, except those whose transaction was not committed then."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._queues = QueueLookup(context)
         self._tag_counts_checked = False
         self._sweeps = True
         """False while the clocks disagree: nothing expires then."""
 
     async def start(self) -> None:
         """Load what must be known before the first bot connects; retries until the database is available."""
-        self._context.hub.on_new_queue = self.on_new_queue
+        self._context.hub.on_new_queue = self._queues.on_new_queue
         while True:
             try:
                 self._position = await self._context.db.read(outbox.newest)
@@ -153,7 +148,7 @@ class BackgroundWork:
             for queue in result.queues_to_wake:
                 context.hub.notify_work(queue, BATCH)
             context.hub.recheck_all()
-        await self.add_new_queues()
+        await self._queues.add_missed()
         await self.wake_waiting()
         return result
 
@@ -186,17 +181,6 @@ class BackgroundWork:
             metrics.run_lost(reason, silence / SECOND)
         if result.no_resource:
             metrics.no_resource(result.no_resource)
-
-    async def add_new_queues(self) -> None:
-        """Look up the bots of new queues that are not known here, in case their notification was lost."""
-        context, now = self._context, self._context.now()
-        after = first_id_at(self._queues_since - _COMMIT_WITHIN)
-        while found := await context.db.read(partial(task_queues.created_after, queue=after, n=BATCH)):
-            for queue in found:
-                if not context.hub.knows(queue):
-                    await self._add_queue(queue)
-            after = found[-1]
-        self._queues_since = now
 
     async def wake_waiting(self) -> None:
         """Wake bots whose queues are not empty, in case their notification was lost."""
@@ -352,28 +336,6 @@ class BackgroundWork:
         for bot_id in silent:
             hub.forget(bot_id)
 
-    def on_new_queue(self, queue: int, num_tasks: int) -> None:
-        """Called when a queue that is not known here gets tasks: look up which bots serve it, and wake some."""
-        num_before = self._new_queues.get(queue)
-        self._new_queues[queue] = (num_before or 0) + num_tasks
-        if num_before is None:
-            task = asyncio.get_running_loop().create_task(self._add_queue_and_wake(queue))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _add_queue_and_wake(self, queue: int) -> None:
-        try:
-            await self._add_queue(queue)
-        except StoreError as error:
-            log.warning("lookup of a new queue's bots failed", code=error.code, error=error.message)
-            self._new_queues.pop(queue)
-            return
-        self._context.hub.wake(queue, self._new_queues.pop(queue))
-
-    async def _add_queue(self, queue: int) -> None:
-        bot_ids, of_functions = await self._context.db.read(partial(_read_queue, queue=queue))
-        self._context.hub.add_queue(queue, bot_ids, of_functions=of_functions)
-
 
 def _read_queued(tx: Tx, task_ids: list[int]) -> tuple[dict[int, int], dict[int, tuple[int, frozenset[str]]]]:
     """The fields ``enqueued`` and ``localities`` of the effects of tasks that may be queued.
@@ -383,12 +345,6 @@ def _read_queued(tx: Tx, task_ids: list[int]) -> tuple[dict[int, int], dict[int,
     rows = task_to_run.queues_of(tx, task_ids)
     readers = {task_id: queue for task_id, queue, shared in rows if shared & READS_SHARED}
     return Counter(queue for _, queue, _ in rows), localities_of_tasks(tx, readers) if readers else {}
-
-
-def _read_queue(tx: Tx, queue: int) -> tuple[list[str], bool]:
-    """The bots that match a queue, and whether it holds functions."""
-    found = task_queues.read(tx, [queue]).get(queue)
-    return task_queues.bots_of_queue(tx, queue), found is not None and found.of_functions
 
 
 def _write_heartbeats(tx: Tx, heartbeats: list[tuple[str, int, Micros]]) -> None:

@@ -9,9 +9,9 @@ from msgspec import UNSET, Raw
 
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import Micros, show_task, try_parse_id
+from myrmidon.scheduler.job_draft import JobDraft
 from myrmidon.scheduler.new_tasks import digest_of
 from myrmidon.scheduler.policy import SECOND
-from myrmidon.scheduler.submit_job import JobDraft
 from myrmidon.server.calls import ANYONE, MIB, READERS, WRITERS, Call, Route, Style
 from myrmidon.server.context import ServerContext
 from myrmidon.server.taskcluster import messages, render

@@ -13,9 +13,10 @@ from myrmidon.model.graph_form import apply_parameters, expand_tasks, rename_pro
 from myrmidon.model.ids import Micros, try_parse_id
 from myrmidon.model.job import Graph
 from myrmidon.scheduler import extend as extending
-from myrmidon.scheduler import rerun, submit_job
+from myrmidon.scheduler import job_draft, rerun, submit_job
 from myrmidon.scheduler.extend import Extended
-from myrmidon.scheduler.submit_job import JobDraft, JobSubmitted
+from myrmidon.scheduler.job_draft import JobDraft
+from myrmidon.scheduler.submit_job import JobSubmitted
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.direct_assign import write_and_assign
@@ -144,7 +145,7 @@ def draft_job(
 ) -> JobDraft:
     """Validate a prepared document and give ids to its tasks."""
     try:
-        draft = submit_job.draft_job(
+        draft = job_draft.draft_job(
             document.applied,
             now=now,
             ids=context.ids,

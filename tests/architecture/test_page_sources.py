@@ -13,7 +13,7 @@ UI = source.ROOT / "ui"
 CALLS = {"POST": r'(?:post\(|"post",)', "PUT": r'(?:put\(|"put",)', "DELETE": r'(?:remove\(|"delete",)'}
 NOT_ON_THE_PAGE = {
     "POST /api/v1/jobs": "a graph is written in a file or a program: `myrmidon job submit`",
-    "POST /api/v1/jobs/batch": "as POST /api/v1/jobs, for several graphs of a program",
+    "POST /api/v1/jobs/batch": "as POST /api/v1/jobs, for programs that submit several graphs together",
     "PUT /api/v1/jobs/{id}": "as POST /api/v1/jobs, with an id that the caller chooses",
     "POST /api/v1/jobs/{id}/extend": "running tasks add tasks to their own job",
     "PUT /api/v1/tasks/{id}/annotation": "a task writes its own summary",

@@ -1,5 +1,12 @@
 /** The page's side of the live stream: register topics, hear of changes, know whether the stream is connected. */
-import { keepPreviousData, type QueryKey, type UseQueryResult, useQuery, useQueryClient } from "@tanstack/react-query";
+import {
+  keepPreviousData,
+  type QueryClient,
+  type QueryKey,
+  type UseQueryResult,
+  useQuery,
+  useQueryClient,
+} from "@tanstack/react-query";
 import { useEffect, useSyncExternalStore } from "react";
 import { LiveHub } from "../workers/live-hub";
 import type { FromTab, LiveChange, LogLengths, ToTab } from "../workers/live-protocol";
@@ -111,6 +118,24 @@ interface LiveQuery<T> {
   settled?: (data: T) => boolean;
   enabled?: boolean;
   keepPrevious?: boolean;
+}
+
+const waiting = new Set<string>();
+const AGAIN_MS = 200;
+
+/** Fetch a list again, after a fetch that is under way: that may be for older entries, which somebody has asked for. */
+export function refreshList(client: QueryClient, queryKey: QueryKey): void {
+  const text = JSON.stringify(queryKey);
+  if (waiting.has(text)) return;
+  if (client.isFetching({ queryKey, exact: true }) === 0) {
+    void client.invalidateQueries({ queryKey, exact: true });
+    return;
+  }
+  waiting.add(text);
+  setTimeout(() => {
+    waiting.delete(text);
+    refreshList(client, queryKey);
+  }, AGAIN_MS);
 }
 
 /** A query that stays up to date: by the live stream, or by polling while there is none. */

@@ -2,7 +2,7 @@ import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-quer
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { useEffect, useMemo, useState } from "react";
 import { type ApiError, get, post, type Schemas } from "../../api/client";
-import { subscribe } from "../../api/live";
+import { refreshList, subscribe } from "../../api/live";
 import { isAdmin, useSession } from "../../api/session";
 import { Action } from "../../components/Action";
 import { Button } from "../../components/Button";
@@ -110,14 +110,7 @@ export function BotsPage() {
     placeholderData: (before) => before,
     refetchInterval: 5000,
   });
-  useEffect(
-    () =>
-      subscribe(
-        ["bots"],
-        () => void client.invalidateQueries({ queryKey: JSON.parse(keyText) as unknown[], exact: true }),
-      ),
-    [client, keyText],
-  );
+  useEffect(() => subscribe(["bots"], () => refreshList(client, JSON.parse(keyText) as unknown[])), [client, keyText]);
   const rows = useMemo(() => bots.data?.pages.flatMap((page) => page.bots) ?? [], [bots.data]);
   const chosen = rows.filter((bot) => selected.has(bot.bot_id));
   const set = (change: Search) => void navigate({ to: "/bots", search: { ...search, ...change } });

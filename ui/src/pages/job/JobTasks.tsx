@@ -2,7 +2,7 @@ import { useInfiniteQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { useEffect, useMemo, useState } from "react";
 import { type ApiError, get, post, type Schemas } from "../../api/client";
-import { subscribe, useConnection } from "../../api/live";
+import { refreshList, subscribe, useConnection } from "../../api/live";
 import { mayWrite, useSession } from "../../api/session";
 import { Action } from "../../components/Action";
 import { Button } from "../../components/Button";
@@ -143,11 +143,7 @@ export function JobTasks() {
     },
   });
   useEffect(
-    () =>
-      subscribe(
-        [`job:${id}`],
-        () => void client.invalidateQueries({ queryKey: JSON.parse(keyText) as unknown[], exact: true }),
-      ),
+    () => subscribe([`job:${id}`], () => refreshList(client, JSON.parse(keyText) as unknown[])),
     [client, id, keyText],
   );
   const rows = useMemo(() => query.data?.pages.flatMap((page) => page.tasks) ?? [], [query.data]);

@@ -2,7 +2,7 @@ import { useInfiniteQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { useEffect, useMemo } from "react";
 import { type ApiError, get, type Schemas } from "../../api/client";
-import { subscribe, useConnection, useLive } from "../../api/live";
+import { refreshList, subscribe, useConnection, useLive } from "../../api/live";
 import { Button } from "../../components/Button";
 import { type Column, DataTable } from "../../components/DataTable";
 import { Empty, Failed, Loaded, Loading } from "../../components/Feedback";
@@ -119,7 +119,7 @@ function Newest({ search }: { search: Search }) {
     const stop = subscribe(["jobs"], () => {
       timer ??= setTimeout(() => {
         timer = undefined;
-        void client.invalidateQueries({ queryKey: JSON.parse(keyText) as unknown[], exact: true });
+        refreshList(client, JSON.parse(keyText) as unknown[]);
       }, 500);
     });
     return () => {

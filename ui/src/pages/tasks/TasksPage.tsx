@@ -2,7 +2,7 @@ import { useInfiniteQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { useEffect, useMemo, useState } from "react";
 import { type ApiError, get, type Schemas } from "../../api/client";
-import { subscribe, useConnection } from "../../api/live";
+import { refreshList, subscribe, useConnection } from "../../api/live";
 import { mayWrite, useSession } from "../../api/session";
 import { Button } from "../../components/Button";
 import { type Column, DataTable } from "../../components/DataTable";
@@ -182,9 +182,7 @@ function useTaskPages(search: Search) {
     const stop = subscribe(["tasks"], () => {
       timer ??= setTimeout(() => {
         timer = undefined;
-        const changed = { queryKey: JSON.parse(keyText) as unknown[], exact: true };
-        // Else a change would cancel an older page that is being fetched.
-        void client.invalidateQueries(changed, { cancelRefetch: false });
+        refreshList(client, JSON.parse(keyText) as unknown[]);
       }, 500);
     });
     return () => {

@@ -74,7 +74,7 @@ bench-peers: ## Install the systems that `make bench` compares functions with: R
 	python3 -m venv build/peers/ray
 	build/peers/ray/bin/pip install --quiet ray
 	mkdir -p build/peers/node
-	npm install --silent --no-audit --no-fund --prefix build/peers/node bullmq
+	npm install --silent --no-audit --no-fund --prefix build/peers/node bullmq ioredis
 	command -v redis-server > /dev/null || apt-get install -y --no-install-recommends redis-server
 
 .PHONY: bench-core

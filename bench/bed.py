@@ -126,6 +126,10 @@ class Recording:
         self.inserted.append((statement, list(rows)))
         self._tx.insert(statement, rows)
 
+    def defer(self, write: Callable[[Tx, list[Row]], None], rows: Sequence[Row]) -> None:
+        """Write at once, so that these rows are noted too."""
+        write(cast("Tx", self), list(rows))
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tx, name)
 

@@ -1,4 +1,4 @@
-"""Sentences for the end of a process of functions that nobody has asked to end."""
+"""Sentences about a process of functions that ended unexpectedly."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class FileFolder:
             os.utime(file.fileno())
             if path.stat().st_ino != stored.st_ino:
                 return False
-            _fsync(path.parent)  # whoever has stored it may not have come so far yet
+            _fsync(path.parent)  # the writer that has stored it may not have synchronised it yet
             return True
         return False
 

@@ -1,6 +1,6 @@
 """Virtual environments on disk, shared by the bots of one host.
 
-    <key>.lock        held by whoever uses the environment (shared), or builds or removes it (exclusive)
+    <key>.lock        held by every user of the environment (shared), or to build or remove it (exclusive)
     <key>.json        says that it is complete: its folder, size, and how it was built
     <key>/<random>/   the environment; without the file above, something that a build has left behind
 
@@ -95,7 +95,7 @@ class EnvironmentCache:
             except BaseException:
                 os.close(handle)
                 raise
-            os.close(handle)  # removed since it was opened: a lock of this file excludes nobody
+            os.close(handle)  # removed since it was opened: a lock of this file has no effect
 
     # ---------------------------------------------------------------- content
 

@@ -1,8 +1,8 @@
 """Builds one virtual environment: with uv if the bot finds it, else with venv and pip.
 
 The packages of strangers run code while they are built. So the installer is started as functions are: kept away from
-the files of the bot and from other environments. Its home is the folder of this environment, where nobody else has left
-anything. It uses no cache of downloads: what one build leaves there, others would trust.
+the files of the bot and from other environments. Its home is an empty folder of this environment. It uses no cache of
+downloads: what one build leaves there, others would trust.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Builder:
             isolation.give(os.path.join(build.folder, name) if name else build.folder)
 
     def _environment(self, folder: str) -> dict[bytes, bytes]:
-        """The variables of functions, the bot's own ones for installers, and a home that nobody else has written to."""
+        """The variables of functions, the bot's own ones for installers, and an empty home."""
         installers = {name: value for name, value in os.environ.items() if is_for_installers(name)}
         tmp, home = os.path.join(folder, "tmp"), os.path.join(folder, "home")
         added = {
@@ -250,7 +250,7 @@ def _marker(folder: str) -> bytes:
 
 
 def _make_readable(folder: str) -> None:
-    """Let the bot own everything, and every user of functions read it and nobody else write. Follows no link."""
+    """Make the bot the owner of everything, and let all users read it and only the bot write it. Follows no link."""
     uid, gid = os.geteuid(), os.getegid()
     pending = [folder]
     while pending:

@@ -86,7 +86,7 @@ def remove_file(path: str) -> None:
 
 
 def is_own_folder(path: str) -> bool:
-    """Whether a path is a folder, and no link, of this user that nobody else can write to."""
+    """Whether a path is a folder (not a link) that belongs to this user and that only this user can write to."""
     with contextlib.suppress(OSError):
         found = os.lstat(path)
         is_own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()

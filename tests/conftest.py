@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests import databases, servers, tracing
@@ -167,6 +168,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     _forget_settings_of_the_shell()
+    _generate_independently_of_speed(config)
     config.stash[SERVERS] = []
     config.stash[TRACER] = _tracer
     if _is_worker(config):
@@ -176,6 +178,15 @@ def pytest_configure(config: pytest.Config) -> None:
         databases.forget(kind)
     if _has_workers(config):
         _start(config, [kind for kind in servers.KINDS if kind in _wanted(config)])
+
+
+def _generate_independently_of_speed(config: pytest.Config) -> None:
+    """Generated examples have no time limit, and are the same in each run; with --soak they are new ones."""
+    derandomize = not config.getoption("--soak")
+    hypothesis.settings.register_profile(
+        "suite", deadline=None, derandomize=derandomize, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("suite")
 
 
 def _forget_settings_of_the_shell() -> None:

@@ -20,7 +20,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.bot.bots import wait_for
-from tests.cli.conftest import Up
+from tests.cli.conftest import Up, start_up, stop_up
 from tests.cli.terminal import Terminal
 from tests.deadline import HANG_S
 
@@ -467,9 +467,14 @@ def test_open_prints_a_link_that_logs_in_a_browser_once(terminal: Terminal):
     assert "must begin with a slash" in terminal.run("open", "tasks").stderr
 
 
-def test_up_prints_such_a_link_too(up: Up):
-    [link] = [line.strip() for line in up.said.splitlines() if "/auth/link#" in line]
-    assert log_in_by(link)["role"] == "admin"
+def test_up_prints_such_a_link_too(tmp_path: Path):
+    """Of an `up` that was started just now: its link is good for ten minutes, and other tests may have taken longer."""
+    up = start_up(tmp_path)
+    try:
+        [link] = [line.strip() for line in up.said.splitlines() if "/auth/link#" in line]
+        assert log_in_by(link)["role"] == "admin"
+    finally:
+        stop_up(up)
 
 
 def test_the_order_of_both_streams_and_their_times_are_known(terminal: Terminal, tmp_path: Path):

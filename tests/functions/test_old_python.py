@@ -57,7 +57,7 @@ TYPED = st.one_of(
 )
 
 
-@settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=5, derandomize=True, phases=[Phase.generate])
 @given(typed=st.lists(TYPED, min_size=20, max_size=200))
 def test_values_that_are_written_here_are_read_there(old: str, typed: list[tuple[str, object]]):
     given_values = [f"{name} {encode(value, old_python.TYPES[name]).hex()}" for name, value in typed]

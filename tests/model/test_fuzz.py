@@ -144,25 +144,25 @@ def check_graph(raw: object) -> None:
 
 
 @given(trees)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_tree_is_a_task_or_an_invalid_request(raw):
     check_task(raw)
 
 
 @given(trees)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_tree_is_a_graph_or_an_invalid_request(raw):
     check_graph(raw)
 
 
 @given(st.one_of(mutated(COMMAND), mutated(FUNCTION)))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 def test_a_mutated_task_is_valid_or_an_invalid_request(raw):
     check_task(raw)
 
 
 @given(mutated(GRAPH))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_a_mutated_graph_is_valid_or_an_invalid_request(raw):
     check_graph(raw)
 

@@ -113,7 +113,6 @@ def through(library: NativeLibrary, case: Case, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@settings(deadline=None)
 @given(data=st.data())
 def test_a_value_is_the_same_after_python_cpp_rust_python_and_back(libraries, case: Case, data):
     cpp, rust = libraries
@@ -170,7 +169,7 @@ def test_two_cpp_libraries_in_one_process_keep_their_functions_apart(libraries):
 
 
 @pytest.mark.parametrize("library", [0, 1], ids=["cpp", "rust"])
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_any_bytes_are_a_value_or_a_type_error(libraries, library: int, data):
     case = data.draw(st.sampled_from(CASES))

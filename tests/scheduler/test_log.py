@@ -119,7 +119,7 @@ def test_a_stretch_over_the_cut_keeps_both_ends(world):
     assert b"00040" in text(world)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_whatever_is_not_cut_is_what_was_written(lite, data):
     """Any order, overlaps and repeats: what is stored is the log, and only the marked middle is missing."""

@@ -59,7 +59,7 @@ def satisfied(states, parents, policy):
     return all(states[parent] == "SUCCEEDED" for parent in parents)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(graph=graphs(), retries=st.integers(0, 1), fast=st.booleans(), data=st.data())
 def test_no_child_runs_before_its_parents_and_every_task_ends(new_world, graph, retries, fast, data):
     edges, nodes = graph

@@ -186,10 +186,17 @@ def test_tasks_go_to_the_local_bot_of_the_server_through_which_they_come(two_ser
 
 
 def test_no_task_waits_for_a_local_bot_of_the_other_server_while_one_is_idle_here(two_servers, pool):
-    """The other server learns of the task by reading events, which takes longer than to start it here."""
+    """The other server learns of a task by reading events, and that mostly takes longer than to start it here.
+
+    On a busy machine it may be quicker now and then. A server that waits for the local bot would start none here.
+    """
     one, two = two_servers
     far, near = Bot(one, pool, 1), Bot(two, pool, 2)
     value = share(one, near.address)
-    with idle(far, near) as waiting:
+
+    def taken_by() -> Bot:
         submit(one, pool, value)
-        assert waiting.taken_by() is far
+        return waiting.taken_by()
+
+    with idle(far, near) as waiting:
+        assert any(taken_by() is far for _ in range(20))

@@ -52,7 +52,7 @@ def in_steps(db, log, sizes):
     return got + read(db, log, offset=offset).content
 
 
-SETTINGS = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+SETTINGS = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 CUTS = st.lists(st.integers(0, len(WHOLE)), max_size=12)
 SIZES = st.lists(st.integers(1, 20), max_size=20)
 

@@ -220,14 +220,18 @@ def _lines(ledger: Path, end: str) -> int:
 # ---------------------------------------------------------------- poison and sick machines
 
 
-def test_poison_kills_two_bots_at_most_and_the_others_go_on(server: LiveServer, tmp_path: Path):
+def test_poison_kills_two_bots_at_most_and_the_others_go_on(server: LiveServer, tmp_path: Path, notes: Path):
     """A task that takes its bot with it, supervisor and all: it is tried once more, elsewhere, and then no more."""
+    wait = f"n=1; while ! mkdir {notes}/run$n; do n=$((n + 1)); done; while [ ! -e {notes}/go$n ]; do sleep 0.02; done"
     with ExitStack() as stack:
         names = [f"taster{number}" for number in (1, 2, 3)]
         exposed = ("--isolation", "off")
         bots = {name: stack.enter_context(bot_of(server, tmp_path / name, "taste", *exposed)) for name in names}
-        deadly = 'sleep 0.4; kill -9 $(cut -d" " -f4 /proc/$PPID/stat) $PPID; sleep 600'
+        deadly = f'{wait}; kill -9 $(cut -d" " -f4 /proc/$PPID/stat) $PPID; sleep 600'
         poison = submit(server, "taste", SHELL, "-c", deadly, lease_s=SHORT_S)
+        for number in (1, 2):
+            wait_for(lambda number=number: num_started(server, poison) == number, f"the start of run {number}")
+            (notes / f"go{number}").touch()
         told = ended(server, poison)
         assert (told["result"]["state"], told["result"]["reason"]) == ("BOT_DIED", "bot_lost")
         killed = [run["bot_id"] for run in told["runs"]]
@@ -266,6 +270,10 @@ def test_a_bot_that_fails_everything_is_put_aside_and_costs_no_task(server: Live
         assert server.post("/api/v1/bots/sick/quarantine", {"reason": None})[0] == 200
         again = submit(server, "ward", "/bin/true", dimensions={"pool": ["ward"], "id": ["sick"]})
         assert ended(server, again)["result"]["state"] == "SUCCEEDED", "mended, it is let in again"
+
+
+def num_started(server: LiveServer, task_id: str) -> int:
+    return sum(run["started_at"] is not None for run in server.get(f"/api/v1/tasks/{task_id}")[1]["runs"])
 
 
 @contextmanager

@@ -117,8 +117,10 @@ SOURCE = """
     def changes_signals() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.setitimer(signal.ITIMER_REAL, 0.001)
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        signal.setitimer(signal.ITIMER_REAL, 1000)
+
+    def timer() -> float:
+        return signal.getitimer(signal.ITIMER_REAL)[0]
 
     def hangs(path: str) -> None:
         open(path, "w").close()
@@ -286,6 +288,7 @@ def test_an_interrupt_between_runs_is_ignored(start):
 def test_signals_are_put_back_after_a_run(start):
     executor = start(SOURCE)
     executor.run("changes_signals")
+    assert executor.result("timer") == 0.0
     assert executor.error("interrupts")["type"] == "builtins.KeyboardInterrupt"
     executor.run("changes_signals")
     executor.process.terminate()

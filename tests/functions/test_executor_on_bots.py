@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from concurrent import futures
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +85,18 @@ def test_map_exception(executor):
 
 
 def test_map_timeout(executor, tmp_path):
-    results = executor.map(wait_for_file, ["/", str(tmp_path / "file")], timeout=2)
-    assert next(results) is None
-    with pytest.raises(futures.TimeoutError):
-        next(results)
+    for timeout in (1, 10, 100):  # longer, where not even the first result comes in time
+        gate = tmp_path / f"gate{timeout}"
+        results = executor.map(wait_for_file, ["/", str(gate)], timeout=timeout)
+        with suppress(futures.TimeoutError):
+            assert next(results) is None
+            break
+        gate.touch()
+    try:
+        with pytest.raises(futures.TimeoutError):
+            next(results)
+    finally:
+        gate.touch()
 
 
 def test_shutdown_race_issue12456(executor):

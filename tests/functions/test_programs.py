@@ -134,6 +134,13 @@ def test_another_signature_on_the_bot_fails_before_the_call(server: LiveServer, 
     assert done.stdout.strip() == "myrmidon.SignatureMismatch", done.stderr
 
 
+def num_looks(server: LiveServer) -> float:
+    """How often a job was asked for. A program that waits for a result asks for its job."""
+    counts = 'myrmidon_request_seconds_count{method="GET",path="/api/v1/jobs/{id}",'
+    lines = server.get("/metrics")[1].decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(counts))
+
+
 def test_ctrl_c_leaves_the_job_running(server: LiveServer, client: Client, tmp_path: Path):
     program = """
         import sys
@@ -154,7 +161,7 @@ def test_ctrl_c_leaves_the_job_running(server: LiveServer, client: Client, tmp_p
             print(job.id, flush=True)
             job.result(last)
     """
-    file = tmp_path / "file"
+    file, looks = tmp_path / "file", num_looks(server)
     process = subprocess.Popen(
         [sys.executable, str(write(tmp_path, "program.py", program)), str(file)],
         env=environment(server),
@@ -166,6 +173,7 @@ def test_ctrl_c_leaves_the_job_running(server: LiveServer, client: Client, tmp_p
         assert process.stdout is not None
         job_id = process.stdout.readline().strip()
         wait_for(lambda: Path(f"{file}.started").exists(), "the function")
+        wait_for(lambda: num_looks(server) > looks, "the program to wait for it")
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=HANG_S)
     finally:

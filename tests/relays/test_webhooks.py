@@ -171,7 +171,7 @@ def test_a_backlog_is_capped_with_an_alarm(source, tmp_path):
         made = create(server, url)
         run_tasks(server, a_bot(server))
         wait_for(lambda: of_webhook(server, made)["num_dropped"] == 5)
-        assert "webhook backlog is full; messages dropped" in server.log
+        wait_for(lambda: "webhook backlog is full; messages dropped" in server.log)
         assert b"myrmidon_webhook_dropped 5.0" in server.get("/metrics")[1]
         receiver.status = 200
         wait_for(lambda: of_webhook(server, made)["num_pending"] == 0)

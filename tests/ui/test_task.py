@@ -101,10 +101,15 @@ def test_a_log_that_is_not_text_and_has_one_very_long_line_is_shown(visit: Visit
     expect(log.get_by_text("odd")).to_be_visible()
 
 
-def test_both_streams_are_shown_in_the_order_in_which_they_were_written(visit: Visit, api: Api) -> None:
-    task = api.submit("echo one; sleep 0.5; echo two >&2; sleep 0.5; echo three", name="both streams")
-    api.wait(task)
+def test_both_streams_are_shown_in_the_order_in_which_they_were_written(visit: Visit, api: Api, tmp_path: Path) -> None:
+    waits = [f"while [ ! -e {tmp_path}/{word} ]; do sleep 0.02; done" for word in ("one", "two")]
+    task = api.submit(f"echo one; {waits[0]}; echo two >&2; {waits[1]}; echo three", name="both streams")
     page = visit(f"/tasks/{task}")
+    for word in ("one", "two"):  # the next one is written after the bot has read this one
+        expect(page.get_by_role("log").get_by_text(word)).to_be_visible()
+        (tmp_path / word).touch()
+    api.wait(task)
+    page.reload()
     expect(page.get_by_role("log").get_by_text("three")).to_be_visible()
     text = page.get_by_role("log").inner_text()
     assert [word for word in text.split() if word.isalpha()] == ["one", "two", "three"]

@@ -504,11 +504,13 @@ def test_a_command_that_ignores_its_end_costs_one_call_and_then_the_ordinary_pac
     """The next call that time brings would come after the test has given up; the next one that comes has its output."""
     stub.heartbeat_s = stub.poll_s = POLL_S
     stub.repeats_stops = repeats
-    asked, go = notes / "asked", notes / "go"
-    script = f"trap 'touch {asked}' TERM; while [ ! -e {go} ]; do sleep 0.02; done; echo word; sleep 600"
+    begun, asked, go = notes / "begun", notes / "asked", notes / "go"
+    wait = f"touch {begun}; while [ ! -e {go} ]; do sleep 0.02; done"
+    script = f"trap 'touch {asked}' TERM; {wait}; echo word; sleep 600"
     with a_bot(stub.url, tmp_path / "b1"):
         run = stub.submit(SHELL, "-c", script, grace_period_s=1000)
         stub.until(lambda: [b for _, _, b in stub.calls if b.get("wait_s") and b.get("holds")], "the bot to listen")
+        wait_for(begun.exists, "the command's trap")
         calls = len(stub.calls)
         with stub.change:
             stub.stops.add(run)

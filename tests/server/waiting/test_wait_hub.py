@@ -211,6 +211,18 @@ def test_work_that_nobody_waited_for_is_remembered_until_a_bot_finds_its_queues_
     in_loop(story)
 
 
+def test_a_poll_of_a_bot_that_is_to_be_read_again_is_not_held():
+    async def story():
+        hub = WaitHub()
+        hub.register("a", 1, {1})
+        hub.recheck("a")
+        _, poll = hold(hub, "a")
+        assert await poll is RECHECK
+        assert (hub.num_waiting, hub.num_waiting_for(1)) == (0, 0)
+
+    in_loop(story)
+
+
 def test_a_new_queue_is_learned_for_bots_that_wait_already():
     async def story():
         hub = WaitHub()

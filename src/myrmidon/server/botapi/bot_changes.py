@@ -60,10 +60,10 @@ async def apply_state_change(context: ServerContext, bot_id: str, request: Excha
     unchanged = bot is not None and bot.session == request.session and reasons in (None, bot.health_reasons)
     if request.dimensions is None and unchanged:
         return
-    now = context.now()
+    now, queue_seq = context.now(), context.hub.queue_seq
     change = partial(_write_change, context=context, bot_id=bot_id, request=request, now=now)
     snapshot, reasons = await context.db.write(change)
-    bot = register_bot(context, bot_id, request.session, snapshot)
+    bot = register_bot(context, bot_id, request.session, snapshot, queue_seq=queue_seq)
     bot.health_reasons = reasons
     if request.state is not None:
         bot.state_written_at = now

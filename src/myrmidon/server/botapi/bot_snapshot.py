@@ -70,8 +70,14 @@ def _has_work(tx: Tx, bot_id: str, *, serving: bool) -> bool:
     return bool(task_to_run.not_empty(tx, task_queues.own_queues(tx, bot_id)))
 
 
-def register_bot(context: ServerContext, bot_id: str, session: int, snapshot: BotSnapshot) -> ConnectedBot:
-    """Add or update the in-memory state of a bot from the database."""
+def register_bot(
+    context: ServerContext, bot_id: str, session: int, snapshot: BotSnapshot, *, queue_seq: int
+) -> ConnectedBot:
+    """Add or update the in-memory state of a bot from the database.
+
+    ``queue_seq`` is that of the hub before the snapshot was read. If it has grown, a queue may have been recorded that
+    the snapshot lacks, while the bot was not in memory; the bot is then read again before its poll is held.
+    """
     function_queues = [queue for queue, of_functions in snapshot.queues.items() if of_functions]
     bot = context.hub.register(bot_id, session, snapshot.queues, function_queues=function_queues)
     bot.version = snapshot.version
@@ -83,6 +89,7 @@ def register_bot(context: ServerContext, bot_id: str, session: int, snapshot: Bo
     bot.loaded_at = bot.seen_at = context.now()
     bot.first_seen_at = bot.first_seen_at or bot.seen_at
     bot.flushed_at = max(bot.flushed_at, snapshot.heartbeat)
+    bot.outdated = context.hub.queue_seq != queue_seq
     return bot
 
 

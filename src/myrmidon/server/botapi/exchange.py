@@ -124,8 +124,10 @@ async def _first_attempt(context: ServerContext, bot_id: str, request: ExchangeR
     has_work = False
     if bot is None:
         read = partial(read_snapshot, bot_id=bot_id, session=request.session, check_work=True)
+        queue_seq = context.hub.queue_seq
         snapshot = await context.db.read(read)
-        bot, has_work = register_bot(context, bot_id, request.session, snapshot), snapshot.has_work
+        bot = register_bot(context, bot_id, request.session, snapshot, queue_seq=queue_seq)
+        has_work = snapshot.has_work
         bot.config = request.config
         begin_give_back_unreceived(context, bot, request, claimed=snapshot.nonce)
     now = bot.seen_at = context.now()

@@ -88,7 +88,7 @@ async def write_exchange(
     reports = [to_report(report) for report in request.reports]
     finished = [report for report in request.reports if isinstance(report, FinishReport)]
     directive = directive_for(context, bot) if bot else None
-    accepts, work_seq = request.accepts, hub.work_seq
+    accepts, work_seq, queue_seq = request.accepts, hub.work_seq, hub.queue_seq
     waiting_peers = hub.waiting_peers(bot, accepts) if bot else 0
     queues = _shared_queues(bot, hub.queues.accepted(bot, accepts), waiting_peers) if bot else []
     update_run_stats(bot, [report.duration for report in finished], [report.caches for report in finished])
@@ -110,7 +110,7 @@ async def write_exchange(
         """Record the commit, also if the connection was lost: the next request says whether its answer arrived."""
         nonlocal bot
         if written.snapshot is not None:
-            bot = register_bot(context, bot_id, request.session, written.snapshot)
+            bot = register_bot(context, bot_id, request.session, written.snapshot, queue_seq=queue_seq)
             bot.config = request.config
             begin_give_back_unreceived(context, bot, request, claimed=written.snapshot.nonce)
         if bot is not None:

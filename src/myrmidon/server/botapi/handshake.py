@@ -76,11 +76,12 @@ async def handshake(context: ServerContext, call: Call) -> HandshakeResponse:
         )
         return Accepted(result, read_snapshot(tx, body.bot_id, session), group.assigned(pool))
 
+    queue_seq = context.hub.queue_seq
     accepted = await context.db.write(write)
     if accepted is None:
         context.hub.recheck(body.bot_id)  # it may have been quarantined
         raise WrongState(scheduler_bots.NEWER_SESSION)
-    bot = register_bot(context, body.bot_id, accepted.result.session, accepted.snapshot)
+    bot = register_bot(context, body.bot_id, accepted.result.session, accepted.snapshot, queue_seq=queue_seq)
     bot.health_reasons = reasons
     return _to_response(context, accepted, group, now)
 

@@ -66,6 +66,8 @@ class WaitHub:
         self._lock = Lock()
         self.queues = ServedQueues(self._lock)
         self._known_queues: set[int] = set()
+        self.queue_seq = 0
+        """Grows when the bots of a queue are recorded. Read it before a bot is read, for ``bot.outdated`` after it."""
         self._addresses_of_new_queues: dict[int, frozenset[str]] = {}
         """For queues whose bots are being looked up: where the data of their tasks is."""
         self._unclaimed_work: dict[int, int] = {}
@@ -142,10 +144,13 @@ class WaitHub:
     ) -> Wakeup:
         """Hold a bot's poll until there is something for it, or time is up.
 
-        A second poll of the same bot means that the connection of the first was lost, so the first ends.
+        A second poll of the same bot means that the connection of the first was lost, so the first ends. The poll of a
+        bot that is outdated is not held: it would miss tasks of queues that are not known to be its own.
         """
         if self.stopping or seconds <= 0:
             return TIMED_OUT
+        if bot.outdated:
+            return RECHECK
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Wakeup] = loop.create_future()
         timer = loop.call_later(seconds, self._on_timeout, bot, future)
@@ -256,6 +261,7 @@ class WaitHub:
     def add_queue(self, queue: int, bot_ids: Collection[str], *, of_functions: bool = False) -> None:
         """Record that these bots serve a queue that was not known here."""
         self._known_queues.add(queue)
+        self.queue_seq += 1
         if of_functions:
             self.queues.add_function_queues([queue])
         extended: dict[WaitingBots, WaitingBots] = {}

@@ -101,9 +101,10 @@ def test_an_empty_id_is_a_wrong_command_line(terminal: Terminal, words: list[str
 
 
 def test_an_id_that_is_not_whole_is_told_as_it_was_typed(terminal: Terminal, failed: str):
-    for words, code in ((["collect"], 66), (["task", "show"], 2)):
-        done = terminal.run(*words, "7bff")
-        assert (done.returncode, "'7bff' is not a task id" in done.stderr) == (code, True)
+    for given in ("7bff", "123"):
+        for words, code in ((["collect"], 66), (["task", "show"], 2), (["task", "cancel"], 2)):
+            done = terminal.run(*words, given)
+            assert (done.returncode, f"{given!r} is not a task id" in done.stderr) == (code, True)
 
 
 def test_a_run_that_never_was_is_not_found(terminal: Terminal, failed: str):

@@ -1,4 +1,7 @@
-"""The process that runs functions: `python bot.zip executor --control-in FD --control-out FD`, started by the bot."""
+"""The process that runs functions: `python bot.zip executor --control-in FD --control-out FD --stacks FD`.
+
+The bot starts it.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,11 @@ def main(argv: list[str]) -> int:
     """Serve the bot until it closes the channel."""
     options = dict(zip(argv[::2], argv[1::2]))
     fds = [int(options["--control-in"]), int(options["--control-out"])]
-    for fd in fds:
+    stacks = int(options["--stacks"])
+    for fd in (*fds, stacks):
         os.set_inheritable(fd, False)
     sys.argv = ["myrmidon-executor"]
-    streams = Streams()
+    streams = Streams(stacks)
     with contextlib.suppress(Closed, BrokenPipeError):
         control = Control(*fds)
         runner = Runner(streams, Folder(os.getcwd()), control.write)

@@ -20,6 +20,7 @@ from myrmidon.bot.slots.function_run import FunctionRun, ProcessKey
 from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.system import processes
 from myrmidon.bot.system.filesystem import read_file
+from myrmidon.executor.stacks import take_stacks
 from myrmidon.functions import msgpack
 
 MAX_MESSAGE_BYTES = 128 << 10
@@ -66,16 +67,20 @@ class ExecutorProcess:
     """A process that was started.
 
     ``pending``: runs that it was given and has not answered; it works on the first one. ``files``: its stdout and
-    stderr. ``ends``: up to where they belong to answered runs. ``is_ready``: it has come up. ``ending``: why it is to
+    stderr. ``stacks``: the file in which it leaves its stack if it crashes or is ended.
+    ``ends``: up to where its output belongs to answered runs. ``is_ready``: it has come up. ``ending``: why it is to
     end, empty while it is not; ``ending_at``: since when. ``generation``: of the rules of its isolation.
     """
 
-    def __init__(self, number: int, key: ProcessKey, folder: str, channel: Channel, files: tuple[int, int]) -> None:
+    def __init__(
+        self, number: int, key: ProcessKey, folder: str, channel: Channel, files: tuple[int, int], stacks: int
+    ) -> None:
         self.number = number
         self.key = key
         self.folder = folder
         self.channel = channel
         self.files = files
+        self.stacks = stacks
         self.process: subprocess.Popen[bytes] | None = None
         self.pid = 0
         self.pending: deque[FunctionRun] = deque()
@@ -159,6 +164,12 @@ class ExecutorProcess:
                 run.store_output(stream, data, spool, to_spool=until is None)
         return True
 
+    def read_stacks(self, run: FunctionRun, spool: LogSpool) -> None:
+        """Add the stack of a process that has died to the log of its run. Raises OSError."""
+        stacks = take_stacks(self.stacks)
+        if stacks:
+            run.store_output(1, stacks, spool, to_spool=True)
+
     def last_words(self) -> str:
         """The end of what the process has written to stderr."""
         start = max(0, os.fstat(self.files[1]).st_size - _LAST_WORDS_BYTES)
@@ -213,7 +224,7 @@ class ExecutorProcess:
 
     def close(self) -> None:
         self.channel.close()
-        for file in self.files:
+        for file in (*self.files, self.stacks):
             os.close(file)
 
 

@@ -1,7 +1,7 @@
 """Starts the processes that run functions, kept away from the bot as commands are.
 
     functions/shared        what they may read: the bot's zip, unpacked code, values
-    functions/run/<number>  what one of them may write: its working directory, TMPDIR, results, stdout and stderr
+    functions/run/<number>  what one of them may write: its working directory, TMPDIR, results, stdout, stderr, stacks
 
 Everything here is removed when the bot starts, and created when it gets its first function: a bot must be able to start
 while the disk is full.
@@ -22,7 +22,7 @@ from myrmidon.bot.system import filesystem, processes
 FOLDER = "functions"
 SHARED = ("code", "values")
 _ZIP = "bot.zip"
-_STREAMS = ("stdout", "stderr")
+_FILES = ("stdout", "stderr", "stacks")
 _MARKER = "MYRMIDON_EXECUTOR"
 _SOURCE = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 
@@ -89,11 +89,11 @@ class Launcher:
         channel = Channel()
         files: list[int] = []
         try:
-            for name in _STREAMS:
+            for name in _FILES:
                 path = os.path.join(folder, name)
                 files.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600))
                 self.isolation.give(path)
-            executor = ExecutorProcess(self.count, key, folder, channel, (files[0], files[1]))
+            executor = ExecutorProcess(self.count, key, folder, channel, (files[0], files[1]), files[2])
             self._start(executor, runtime)
         except OSError:
             channel.close()
@@ -114,12 +114,14 @@ class Launcher:
     def _start(self, executor: ExecutorProcess, runtime: Runtime) -> None:
         channel = executor.channel
         theirs, writer = channel.theirs.fileno(), channel.writer
-        argv = [runtime.python, *self.program, "executor", "--control-in", str(theirs), "--control-out", str(writer)]
+        options = {"--control-in": theirs, "--control-out": writer, "--stacks": executor.stacks}
+        words = [word for name, fd in options.items() for word in (name, str(fd))]
+        argv = [runtime.python, *self.program, "executor", *words]
         streams = (self.devnull, *executor.files)
         cwd = os.path.join(executor.folder, "cwd")
         with processes.kept_lock:
             env = self._environment(executor, runtime)
-            executor.process = self.isolation.start(argv, env, cwd, streams, (theirs, writer))
+            executor.process = self.isolation.start(argv, env, cwd, streams, tuple(options.values()))
             executor.pid = executor.process.pid
             processes.kept.add(executor.pid)
         channel.close_writer()

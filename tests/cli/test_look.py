@@ -167,6 +167,16 @@ def test_a_bot_is_put_aside_and_works_again(terminal: Terminal, bot_id: str):
     wait_for(lambda: status_of(terminal, bot_id) == "idle", "the end of what the tests before have triggered")
 
 
+def test_a_busy_bot_is_listed_with_the_name_of_its_task(terminal: Terminal):
+    task = terminal.ok("trigger", "--name", "index the archive", "--", "sleep", "600").strip()
+    wait_for(lambda: "RUNNING" in terminal.ok("task", "show", task), "a run")
+    assert "index the archive" in terminal.ok("bots", "--state", "busy")
+    bot = terminal.json("task", "show", task)["runs"][0]["bot_id"]
+    assert f"{task[:-2]}01 index the archive" in terminal.ok("bot", "show", bot)
+    terminal.ok("task", "cancel", task)
+    terminal.run("collect", task)
+
+
 def test_bots_show_their_state_pool_and_os_first_and_fit_a_terminal(terminal: Terminal):
     lines = terminal.ok("bots").splitlines()
     assert lines[0].split()[:4] == ["BOT", "STATE", "POOL", "OS"]

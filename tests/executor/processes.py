@@ -51,7 +51,7 @@ class Executor:
         fds = {"--control-in": theirs.fileno(), "--control-out": answers, "--stacks": self.stacks}
         with (self.folder / "out").open("ab") as out, (self.folder / "err").open("ab") as err:
             self.process = subprocess.Popen(
-                [*self.command, *(word for name, fd in fds.items() for word in (name, str(fd)))],
+                [*self.command, *(word for name, fd in fds.items() for word in (name, str(fd))), "--code", self.code],
                 pass_fds=list(fds.values()),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -63,8 +63,6 @@ class Executor:
         theirs.close()
         os.close(answers)
         assert self.receive() == {"op": "ready"}
-        self.send({"op": "code", "path": str(self.code)})
-        assert self.receive()["op"] == "loaded"
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,6 +1,7 @@
-"""The process that runs functions: `python bot.zip executor --control-in FD --control-out FD --stacks FD`.
+"""The process that runs functions: `python bot.zip executor --control-in FD --control-out FD --stacks FD --code PATH`.
 
-The bot starts it.
+The bot starts it. The code is an argument and not a frame: the bot takes frames back that the process has not read, and
+a process that reads while it does so must not get a run without its code.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import contextlib
 import os
 import sys
 import threading
-import time
 
 from myrmidon.executor.control import Closed, Control
 from myrmidon.executor.runner import Runner
@@ -30,6 +30,7 @@ def main(argv: list[str]) -> int:
     with contextlib.suppress(Closed, BrokenPipeError):
         control = Control(*fds)
         runner = Runner(streams, Folder(os.getcwd()), control.write)
+        runner.use_code(options["--code"])
         provide_context(runner.context)
         serve(control, runner)
     streams.finish()
@@ -48,7 +49,3 @@ def serve(control: Control, runner: Runner) -> None:
                 frame = msgpack.unpack(file.read())
         if frame["op"] == "run":
             control.write(runner.run(frame))
-        elif frame["op"] == "code":
-            began = time.perf_counter()
-            runner.use_code(frame["path"])
-            control.write({"op": "loaded", "seconds": time.perf_counter() - began})

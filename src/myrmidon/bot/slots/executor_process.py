@@ -86,7 +86,6 @@ class ExecutorProcess:
         self.pending: deque[FunctionRun] = deque()
         self.ends = [0, 0]
         self.buffer = b""
-        self.code_frame = b""
         self.is_ready = False
         self.ending = ""
         self.ending_at = 0.0
@@ -124,7 +123,6 @@ class ExecutorProcess:
     def take_back(self) -> list[FunctionRun]:
         """Take back all runs that the process has not received, in their order."""
         taken: set[int] = set()
-        has_code = True
         while True:
             try:
                 message = self.channel.theirs.recv(MAX_MESSAGE_BYTES + _LENGTH_BYTES, socket.MSG_DONTWAIT)
@@ -132,13 +130,7 @@ class ExecutorProcess:
                 break
             if not message:
                 break
-            content = msgpack.unpack(message[_LENGTH_BYTES:])
-            if content["op"] == "code":
-                has_code = False
-            else:
-                taken.add(content["id"])
-        if not has_code:
-            self.send(self.code_frame)
+            taken.add(msgpack.unpack(message[_LENGTH_BYTES:])["id"])
         found = [run for run in self.pending if run.id in taken]
         self.pending = deque(run for run in self.pending if run.id not in taken)
         return found

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from myrmidon.bot.install import updater
 from myrmidon.bot.run.isolation import Isolation
 from myrmidon.bot.slots.environments import Runtime
-from myrmidon.bot.slots.executor_process import Channel, ExecutorProcess, frame_of
+from myrmidon.bot.slots.executor_process import Channel, ExecutorProcess
 from myrmidon.bot.slots.function_run import ProcessKey
 from myrmidon.bot.system import filesystem, processes
 
@@ -94,7 +94,7 @@ class Launcher:
                 files.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600))
                 self.isolation.give(path)
             executor = ExecutorProcess(self.count, key, folder, channel, (files[0], files[1]), files[2])
-            self._start(executor, runtime)
+            self._start(executor, code_path, runtime)
         except OSError:
             channel.close()
             for file in files:
@@ -102,8 +102,6 @@ class Launcher:
             filesystem.remove_tree(folder)
             raise
         executor.generation = self.generation
-        executor.code_frame = frame_of({"op": "code", "path": code_path})
-        executor.send(executor.code_frame)
         return executor
 
     def is_outdated(self, executor: ExecutorProcess) -> bool:
@@ -111,12 +109,12 @@ class Launcher:
         self.generation = self.isolation.generation()
         return executor.generation != self.generation
 
-    def _start(self, executor: ExecutorProcess, runtime: Runtime) -> None:
+    def _start(self, executor: ExecutorProcess, code_path: str, runtime: Runtime) -> None:
         channel = executor.channel
         theirs, writer = channel.theirs.fileno(), channel.writer
         options = {"--control-in": theirs, "--control-out": writer, "--stacks": executor.stacks}
         words = [word for name, fd in options.items() for word in (name, str(fd))]
-        argv = [runtime.python, *self.program, "executor", *words]
+        argv = [runtime.python, *self.program, "executor", *words, "--code", code_path]
         streams = (self.devnull, *executor.files)
         cwd = os.path.join(executor.folder, "cwd")
         with processes.kept_lock:

@@ -101,9 +101,10 @@ def test_an_empty_id_is_a_wrong_command_line(terminal: Terminal, words: list[str
 
 
 def test_an_id_that_is_not_whole_is_told_as_it_was_typed(terminal: Terminal, failed: str):
-    for words, code in ((["collect"], 66), (["task", "show"], 2)):
-        done = terminal.run(*words, "7bff")
-        assert (done.returncode, "'7bff' is not a task id" in done.stderr) == (code, True)
+    for given in ("7bff", "123"):
+        for words, code in ((["collect"], 66), (["task", "show"], 2), (["task", "cancel"], 2)):
+            done = terminal.run(*words, given)
+            assert (done.returncode, f"{given!r} is not a task id" in done.stderr) == (code, True)
 
 
 def test_a_run_that_never_was_is_not_found(terminal: Terminal, failed: str):
@@ -164,6 +165,16 @@ def test_a_bot_is_put_aside_and_works_again(terminal: Terminal, bot_id: str):
     assert status_of(terminal, bot_id) == "draining"
     terminal.ok("bot", "drain", bot_id, "--undo")
     wait_for(lambda: status_of(terminal, bot_id) == "idle", "the end of what the tests before have triggered")
+
+
+def test_a_busy_bot_is_listed_with_the_name_of_its_task(terminal: Terminal):
+    task = terminal.ok("trigger", "--name", "index the archive", "--", "sleep", "600").strip()
+    wait_for(lambda: "RUNNING" in terminal.ok("task", "show", task), "a run")
+    assert "index the archive" in terminal.ok("bots", "--state", "busy")
+    bot = terminal.json("task", "show", task)["runs"][0]["bot_id"]
+    assert f"{task[:-2]}01 index the archive" in terminal.ok("bot", "show", bot)
+    terminal.ok("task", "cancel", task)
+    terminal.run("collect", task)
 
 
 def test_bots_show_their_state_pool_and_os_first_and_fit_a_terminal(terminal: Terminal):

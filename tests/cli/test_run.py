@@ -47,6 +47,26 @@ def test_the_id_comes_at_once_and_what_it_waits_for_soon_also_without_a_terminal
         assert running.wait(HANG_S) == 125
 
 
+def test_what_it_waits_for_is_said_again_when_it_is_something_else(terminal: Terminal):
+    bot = terminal.json("bots")["bots"][0]["bot_id"]
+    terminal.ok("bot", "quarantine", bot, "--reason", "a broken disk")
+    try:
+        with terminal.start("run", "-d", f"id={bot}", "--", "true") as running:
+            assert running.stderr is not None
+            running.stderr.readline()
+            first = running.stderr.readline()
+            terminal.ok("bot", "quarantine", bot, "--reason", "a broken fan")
+            second = running.stderr.readline()
+            terminal.ok("bot", "quarantine", bot, "--undo")
+            assert running.wait(HANG_S) == 0
+    finally:
+        terminal.ok("bot", "quarantine", bot, "--undo")
+    assert [first, second] == [
+        f"waiting: 1 bot matches, but it is not available: {bot} (quarantined: {why}).\n"
+        for why in ("a broken disk", "a broken fan")
+    ]
+
+
 def test_a_task_that_expires_says_what_was_missing(terminal: Terminal):
     done = terminal.run("run", "-d", "gpu=a100", "--expires", "1s", "--", "true")
     assert done.returncode == 121

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
+from myrmidon.executor.stacks import take_stacks
 from myrmidon.functions import msgpack
 from tests.deadline import HANG_S
 
@@ -46,10 +47,12 @@ class Executor:
         kind = getattr(socket, "SOCK_SEQPACKET", socket.SOCK_STREAM)
         self.control, theirs = socket.socketpair(socket.AF_UNIX, kind)
         self.answers, answers = os.pipe()
+        self.stacks = os.open(self.folder / "stacks", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        fds = {"--control-in": theirs.fileno(), "--control-out": answers, "--stacks": self.stacks}
         with (self.folder / "out").open("ab") as out, (self.folder / "err").open("ab") as err:
             self.process = subprocess.Popen(
-                [*self.command, "--control-in", str(theirs.fileno()), "--control-out", str(answers)],
-                pass_fds=[theirs.fileno(), answers],
+                [*self.command, *(word for name, fd in fds.items() for word in (name, str(fd))), "--code", self.code],
+                pass_fds=list(fds.values()),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -60,8 +63,6 @@ class Executor:
         theirs.close()
         os.close(answers)
         assert self.receive() == {"op": "ready"}
-        self.send({"op": "code", "path": str(self.code)})
-        assert self.receive()["op"] == "loaded"
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,6 +73,11 @@ class Executor:
             self.process.kill()
             self.process.wait()
             os.close(self.answers)
+            os.close(self.stacks)
+
+    def last_stack(self) -> str:
+        """What the bot adds to the log of the run with which the process has died."""
+        return take_stacks(self.stacks).decode()
 
     def send(self, frame: dict[str, Any]) -> None:
         body = msgpack.pack(frame)

@@ -238,10 +238,8 @@ def test_a_function_whose_annotations_are_no_types_fails_with_the_reason(start):
     assert "parameter a of f has no annotation" in error["summary"]
 
 
-def test_an_installed_package_needs_no_code_folder(start):
+def test_a_function_of_an_installed_package_is_found_beside_the_code(start):
     executor = start(SOURCE)
-    executor.send({"op": "code", "path": ""})
-    assert executor.receive()["op"] == "loaded"
     error = executor.error("getcwd", package="os")
     assert "cannot import os" in error["summary"]  # found, but it has no types
 

@@ -126,8 +126,18 @@ SOURCE = """
         open(path, "w").close()
         time.sleep(1000)
 
+    async def hangs_in_a_loop(path: str) -> None:
+        open(path, "w").close()
+        time.sleep(1000)
+
     def segfault() -> None:
         ctypes.string_at(0)
+
+    def segfault_in_a_fork() -> int:
+        pid = os.fork()
+        if not pid:
+            segfault()
+        return os.waitpid(pid, 0)[1]
 
     def thread(path: str) -> None:
         def wait():
@@ -311,23 +321,39 @@ def test_a_segmentation_fault_leaves_a_stack_in_the_log(start):
     with pytest.raises(Died) as died:
         executor.answer()
     assert died.value.args == (-signal.SIGSEGV,)
-    log = (executor.folder / "err").read_text()
-    assert "Segmentation fault" in log
-    assert "in segfault" in log
+    stack = executor.last_stack()
+    assert "Segmentation fault" in stack
+    assert "in segfault" in stack
+    assert "myrmidon/executor" not in stack
 
 
-@pytest.mark.parametrize("before", ["check", "changes_signals"])
-def test_a_function_that_is_ended_leaves_its_stack_in_the_log(start, tmp_path, before):
+def test_a_segmentation_fault_of_a_fork_leaves_a_stack_in_the_log_of_the_run(start):
     executor = start(SOURCE)
+    answer = executor.run("segfault_in_a_fork")
+    assert answer["op"] == "done"
+    assert "Segmentation fault" in answer["stderr"]
+    lines = [line for line in answer["stderr"].splitlines() if line.startswith("  File ")]
+    assert lines[-1].endswith("in segfault_in_a_fork")
+    assert "Segmentation" not in executor.run("check")["stderr"]
+
+
+ENDED = [("check", "hangs"), ("changes_signals", "hangs"), ("check", "hangs_in_a_loop")]
+
+
+@pytest.mark.parametrize(("before", "function"), ENDED)
+def test_a_function_that_is_ended_leaves_its_stack_from_the_users_code_on(start_on, tmp_path, before, function):
+    executor = start_on(SOURCE)
     executor.run(before)
-    executor.begin("hangs", str(tmp_path / "begun"))
+    executor.begin(function, str(tmp_path / "begun"))
     while not (tmp_path / "begun").exists():
         assert executor.process.poll() is None
     executor.process.terminate()
     with pytest.raises(Died) as died:
         executor.answer()
     assert died.value.args == (-signal.SIGTERM,)
-    assert "in hangs" in (executor.folder / "err").read_text()
+    lines = [line for line in executor.last_stack().splitlines() if line.startswith("  File ")]
+    assert lines[-1].startswith(f'  File "{executor.code}/sample.py"')
+    assert lines[-1].endswith(f"in {function}")
 
 
 def test_threads_that_are_left_behind_do_not_stop_the_next_runs(start, tmp_path):

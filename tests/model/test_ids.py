@@ -81,6 +81,13 @@ def test_an_empty_block_uses_up_nothing():
     assert source.next(NOW) == before + 16
 
 
+def test_ids_of_a_clock_before_2010_are_shown_and_parsed_back():
+    made = IdSource(0).next(0)
+    assert len(show_task(made)) == 12
+    assert parse_id(show_task(made)) == (made, 0)
+    assert IdSource(0, made).next(0) > made
+
+
 @pytest.mark.parametrize("slot", [-1, 64])
 def test_a_slot_has_six_bits(slot):
     with pytest.raises(ValueError, match="slot"):
@@ -105,6 +112,8 @@ WRONG_IDS = [
     "",
     "00",
     "100 ",
+    "123",
+    "12345678100",  # eleven digits
     "5cee488008200",  # version nibble 2
     "5cee4880088110",  # run 16
     "5cee48800881f0",  # run 240

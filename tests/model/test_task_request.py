@@ -402,7 +402,7 @@ LIMITS = [
         a_function([payload(digest=DIGEST, size=64 << 20)]),
         a_function([payload(digest=DIGEST, size=(64 << 20) + 1)]),
     ),
-    ("outputs[0].type", a_function(outputs=[sized(1024)]), a_function(outputs=[sized(1025)])),
+    ("outputs[0].type", a_function(outputs=["X" * 1024]), a_function(outputs=["X" * 1025])),
     (
         "inputs[0].shared_value_id",
         a_function([{"kind": "shared", "type": "bool", "shared_value_id": (1 << 63) - 1}]),

@@ -41,7 +41,8 @@ READ = {
     "Tuple<int8>": TupleOf((I8,)),
     "Tuple< int8 , string , List<double> >": TupleOf((I8, Primitive("string"), ListOf(Primitive("double")))),
     "_private.Thing2": ClassName("_private.Thing2"),
-    "Int8": ClassName("Int8"),
+    "Point": ClassName("Point"),
+    "lib.int65": ClassName("lib.int65"),
 }
 
 
@@ -96,6 +97,33 @@ def test_a_type_fits_its_optional_and_whole_numbers_fit_double_at_every_depth(ou
 )
 def test_other_types_do_not_fit(output, given):
     assert not fits(output, given)
+
+
+MISSPELT = [
+    ("int65", "int64"),
+    ("Int8", "int8"),
+    ("String", "string"),
+    ("boolean", "bool"),
+    ("float32", "float"),
+    ("Optional<doubel>", "double"),
+    ("Map<strng,int>", "string"),
+    ("datetime", "datetime.datetime"),
+    ("void", "one of bool, bytes"),
+]
+
+
+@pytest.mark.parametrize(("text", "meant"), MISSPELT)
+def test_a_name_that_may_be_a_misspelt_type_is_refused_with_the_nearest_one(text, meant):
+    with pytest.raises(InvalidRequest) as refused:
+        parse(text)
+    [problem] = refused.value.problems
+    assert problem.allowed.startswith(meant)
+    assert problem.allowed.endswith("; a class is written module.Class")
+
+
+def test_the_brackets_of_python_are_refused_with_those_of_type_strings():
+    with pytest.raises(InvalidRequest, match=r"at character 5: List<int>, not List\[int\]"):
+        parse("List[int]")
 
 
 REFUSED = [
@@ -164,7 +192,7 @@ def test_depth_is_limited_to_32():
 
 def test_length_is_limited_also_once_aliases_are_written_out():
     def wide(n):
-        return "Tuple<" + ",".join(["x" * (n - 12), "bool"]) + ">"
+        return "Tuple<" + ",".join(["X" * (n - 12), "bool"]) + ">"
 
     assert len(wide(MAX_CHARS)) == MAX_CHARS
     parse(wide(MAX_CHARS))

@@ -81,7 +81,7 @@ class Field(NamedTuple):
 
 FIELDS = {
     # tasks
-    "name of a task": Field("/tasks, /tasks/ID, /bots/ID, /, Find"),
+    "name of a task": Field("/tasks, /tasks/ID, /bots, /bots/ID, /, Find"),
     "user of a task": Field("/tasks, /tasks/ID"),
     "tag of a task": Field("/tasks, /tasks/ID, filters"),
     "pool": Field("/queues", begins_with_space),

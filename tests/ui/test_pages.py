@@ -53,6 +53,18 @@ def test_the_list_of_tasks_is_filtered_by_its_address(visit: Visit, api: Api) ->
     expect(page.get_by_role("row")).to_have_count(2)
 
 
+def test_a_busy_bot_is_shown_with_the_name_of_its_task_which_leads_to_it(visit: Visit, api: Api) -> None:
+    task = api.submit("sleep 600", name="index the archive")
+    page = visit("/bots", viewport={"width": 1400, "height": 800})
+    page.get_by_role("link", name="index the archive").click()
+    expect(page.get_by_role("heading", name="index the archive", level=1)).to_be_visible()
+    bot = api.call("GET", f"/api/v1/tasks/{task}")["runs"][0]["bot_id"]
+    page.goto(f"/bots/{bot}")
+    expect(page.get_by_text("It runs index the archive.")).to_be_visible()
+    api.call("POST", f"/api/v1/tasks/{task}/cancel", {"kill_running": True})
+    api.wait(task)
+
+
 def test_a_new_task_appears_in_the_list_by_itself(visit: Visit, api: Api) -> None:
     page = visit("/tasks?tag=appears:yes")
     expect(page.get_by_text("No task matches these filters")).to_be_visible()

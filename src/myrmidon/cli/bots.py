@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _BOT_ARGUMENT = click.argument("bot_id", metavar="BOT", type=Id())
 _STATES = ("alive", "dead", "silent", "idle", "busy", "draining", "quarantined", "maintenance")
 _NO_BOTS = "No bots. Start one here with `myrmidon bot`, or elsewhere with the command of `myrmidon bot invite`."
+_SHOWN_TASKS = 3
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -67,9 +68,16 @@ def _row(bot: BotSummary) -> tuple[object, ...]:
         ",".join(dimensions.get("pool", ())),
         max(dimensions.get("os", ("",)), key=len),  # the most specific one: Debian-12, not Linux
         output.ago(bot.last_seen_at),
-        " ".join(bot.runs),
+        _work(bot),
         details,
     )
+
+
+def _work(bot: BotSummary) -> str:
+    """The names of the tasks that a bot runs; the ids of those that have no name."""
+    names = [task.name or task.run for task in bot.tasks] or bot.runs  # servers of the previous release send ids only
+    more = len(names) - _SHOWN_TASKS
+    return ", ".join(names[:_SHOWN_TASKS]) + (f" and {more} more" if more > 0 else "")
 
 
 class StartByDefault(click.Group):
@@ -109,7 +117,7 @@ def show_bot(cli: CliContext, bot_id: str, events: int) -> None:
             ("state", output.state(bot.status)),
             ("quarantined", bot.quarantined),
             ("maintenance", bot.maintenance),
-            ("runs", " ".join(bot.runs)),
+            ("runs", "  ".join(f"{task.run} {task.name}".rstrip() for task in bot.tasks) or " ".join(bot.runs)),
             ("seen", output.ago(bot.last_seen_at)),
             ("first seen", output.local_time(bot.first_seen_at)),
             ("address", bot.address),

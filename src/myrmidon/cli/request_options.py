@@ -18,7 +18,7 @@ import click
 
 from myrmidon.cli.standard_input import read_stdin
 
-_TASK_ID: Final = re.compile(r"[0-9a-f]{0,15}1[0-9a-f]{2}")
+_TASK_ID: Final = re.compile(r"[1-9a-f][0-9a-f]{8,14}1[0-9a-f]{2}")
 _WHOLE: Final = re.compile(r"[0-9]+")
 _DECIMAL: Final = re.compile(r"[0-9]+\.[0-9]+")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}

@@ -24,12 +24,12 @@ from myrmidon.cli.request_options import (
     request_options,
 )
 from myrmidon.cli.task_file import submit_file
+from myrmidon.cli.wait_reasons import explain_long_wait
 from myrmidon.sdk.errors import CallFailed, error_for_item
 
 if TYPE_CHECKING:
     from myrmidon.wire.tasks import TaskAnswer, TaskInfo
 
-_EXPLAIN_AFTER_S: Final = 3.0
 _OPTIONS_BEFORE_COMMAND: Final = {"allow_interspersed_args": False}
 
 
@@ -55,7 +55,7 @@ def run(cli: CliContext, **options: Any) -> int:
     output.note(f"task {task.task_id}" + (" (deduped)" if task.deduped_from else ""))
     if not options["stdin"] and options["secret_file"] != "-":
         standard_input.warn_if_ignored()
-    with _confirm_ctrl_c(cli, task.task_id), _explain_long_wait(cli, task.task_id):
+    with _confirm_ctrl_c(cli, task.task_id), explain_long_wait(cli, task.task_id):
         follow_log(cli, task.deduped_from or task.task_id)
         ended = cli.api.task(task.task_id)
     if cli.as_json:
@@ -170,25 +170,6 @@ def _confirm_ctrl_c(cli: CliContext, task_id: str) -> Iterator[None]:
 def _write_stderr(text: str) -> None:
     """Write without Python's buffers: a signal handler may interrupt a write to them."""
     os.write(2, text.encode())
-
-
-@contextlib.contextmanager
-def _explain_long_wait(cli: CliContext, task_id: str) -> Iterator[None]:
-    """Print what the task waits for if it has not started after a few seconds."""
-
-    def explain() -> None:
-        with contextlib.suppress(CallFailed):
-            explanation = cli.api.why(task_id)
-            if explanation.state in ("WAITING", "READY"):
-                output.note(f"waiting: {explanation.summary}")
-
-    timer = threading.Timer(_EXPLAIN_AFTER_S, explain)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _cancel(cli: CliContext, task_id: str) -> None:

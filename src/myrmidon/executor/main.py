@@ -1,4 +1,8 @@
-"""The process that runs functions: `python bot.zip executor --control-in FD --control-out FD`, started by the bot."""
+"""The process that runs functions: `python bot.zip executor --control-in FD --control-out FD --stacks FD --code PATH`.
+
+The bot starts it. The code is an argument and not a frame: the bot takes frames back that the process has not read, and
+a process that reads while it does so must not get a run without its code.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import contextlib
 import os
 import sys
 import threading
-import time
 
 from myrmidon.executor.control import Closed, Control
 from myrmidon.executor.runner import Runner
@@ -19,13 +22,15 @@ def main(argv: list[str]) -> int:
     """Serve the bot until it closes the channel."""
     options = dict(zip(argv[::2], argv[1::2]))
     fds = [int(options["--control-in"]), int(options["--control-out"])]
-    for fd in fds:
+    stacks = int(options["--stacks"])
+    for fd in (*fds, stacks):
         os.set_inheritable(fd, False)
     sys.argv = ["myrmidon-executor"]
-    streams = Streams()
+    streams = Streams(stacks)
     with contextlib.suppress(Closed, BrokenPipeError):
         control = Control(*fds)
         runner = Runner(streams, Folder(os.getcwd()), control.write)
+        runner.use_code(options["--code"])
         provide_context(runner.context)
         serve(control, runner)
     streams.finish()
@@ -44,7 +49,3 @@ def serve(control: Control, runner: Runner) -> None:
                 frame = msgpack.unpack(file.read())
         if frame["op"] == "run":
             control.write(runner.run(frame))
-        elif frame["op"] == "code":
-            began = time.perf_counter()
-            runner.use_code(frame["path"])
-            control.write({"op": "loaded", "seconds": time.perf_counter() - began})

@@ -17,6 +17,8 @@ import signal
 import sys
 from typing import Any, Callable, TextIO
 
+from myrmidon.executor.stacks import take_stacks
+
 OUT, ERR = 1, 2
 
 # These run after every run: the module signal makes an enum of each handler, which takes longer than a small function.
@@ -43,9 +45,12 @@ _flush_c_streams = _c_flush()
 
 
 class Streams:
-    """Standard output and error: files of the bot. The logs of runs are told apart by the files' sizes."""
+    """Standard output and error: files of the bot. The logs of runs are told apart by the files' sizes.
 
-    def __init__(self) -> None:
+    ``stacks``: the file for the stacks of processes that are ended or crash.
+    """
+
+    def __init__(self, stacks: int) -> None:
         with open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
         # Copies, because the function may close or redirect the originals.
@@ -53,14 +58,15 @@ class Streams:
         self._files = [_identity(os.fstat(fd)) for fd in self._kept]
         self.out, self.err = _text_stream(OUT), _text_stream(ERR)
         self.use()
-        faulthandler.enable(self._kept[1])
+        self._stacks = stacks
+        faulthandler.enable(stacks)
         self.show_stacks_at_the_end()
 
     def show_stacks_at_the_end(self) -> None:
-        """Let SIGTERM, which the bot sends when the time of a run is over, write where the function was to its log."""
+        """Let SIGTERM, which the bot sends when the time of a run is over, write where the function was."""
         if hasattr(faulthandler, "register"):
             faulthandler.unregister(signal.SIGTERM)
-            faulthandler.register(signal.SIGTERM, self._kept[1], chain=True)
+            faulthandler.register(signal.SIGTERM, self._stacks, chain=True)
 
     def use(self) -> None:
         sys.stdout = sys.__stdout__ = self.out  # type: ignore[misc, assignment]
@@ -73,6 +79,7 @@ class Streams:
             for own in (sys.stdout, sys.stderr):  # the function's; it may hold text back
                 with contextlib.suppress(Exception):
                     own.flush()
+        self._add_stacks_of_children()
         try:
             self.out.flush()
             self.err.flush()
@@ -84,6 +91,13 @@ class Streams:
             self._repair()
             out, err = os.fstat(self._kept[0]), os.fstat(self._kept[1])
         return out.st_size, err.st_size
+
+    def _add_stacks_of_children(self) -> None:
+        """Add the stacks of processes that the function has forked to its log."""
+        with contextlib.suppress(OSError):  # the function may have closed the file
+            stacks = take_stacks(self._stacks)
+            if stacks:
+                os.write(self._kept[1], stacks)
 
     def _repair(self) -> None:
         for fd, kept in zip((OUT, ERR), self._kept):

@@ -8,6 +8,7 @@
 
 A slot is leased by one server, so two servers never make the same id. The text form is hex with one more
 *byte*: 00 for the task, 01..ff for its runs. Run numbers divisible by 16 are skipped, so only task ids end in 0.
+No id is from the first minute of 2010, so the text form has 12 to 18 digits: `123` is not an id.
 Nothing here reads a clock: the time is a parameter.
 """
 
@@ -28,8 +29,10 @@ RUN_CAP = 255
 VERSION = 1
 
 _COUNTER_BITS = 10
+_FIRST_TICK = 1 << (16 + _COUNTER_BITS)
+"""A clock that is before this yields ids from here on, so that all ids have 12 digits or more."""
 _LAST_TICK = (1 << (43 + _COUNTER_BITS)) - 1
-_SHOWN = re.compile(r"[0-9a-f]{0,15}1[0-9a-f]{2}")
+_SHOWN = re.compile(r"[1-9a-f][0-9a-f]{8,14}1[0-9a-f]{2}")
 
 
 class IdSource:
@@ -44,7 +47,7 @@ class IdSource:
             raise ValueError(f"slot {slot} is not in 0..{SLOTS - 1}")
         self.slot = slot
         self._low = slot << 14 | VERSION
-        self._tick = _tick_of(last)
+        self._tick = max(_tick_of(last), _FIRST_TICK - 1)
         self._lock = Lock()
 
     def next(self, now: Micros) -> int:
@@ -98,7 +101,7 @@ def try_parse_id(text: object) -> tuple[int, int] | None:
     if not isinstance(text, str) or not _SHOWN.fullmatch(text):
         return None
     task_id, number = int(text[:-2], 16), int(text[-2:], 16)
-    if task_id >> 63 or (number and number % 16 == 0) or text[0] == "0":
+    if task_id >> 63 or (number and number % 16 == 0):
         return None
     return task_id, number
 

@@ -2,15 +2,18 @@
 
     type   =  "List<" type ">"  |  "Map<" type "," type ">"  |  "Optional<" type ">"
            |  "Tuple<" type {"," type} ">"  |  primitive  |  class
-    class  =  identifier {"." identifier}
+    class  =  identifier "." identifier {"." identifier}  |  identifier with a capital letter
 
-Spaces are ignored on input and never printed. ``int``, ``float`` and ``str`` are aliases of ``int64``, ``double``
-and ``string``. Two types are the same exactly when their canonical texts are equal. Values are encoded elsewhere.
+The second form of a class is for structs of native libraries, which have no module. A name that could be a misspelt
+type is not one: `int65`, `boolean`, `String`. Spaces are ignored on input and never printed. ``int``, ``float`` and
+``str`` are aliases of ``int64``, ``double`` and ``string``. Two types are the same exactly when their canonical texts
+are equal. Values are encoded elsewhere.
 """
 
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Final, NoReturn, TypeAlias, assert_never
 
@@ -35,7 +38,7 @@ class Primitive(Struct, frozen=True):
 
 
 class ClassName(Struct, frozen=True):
-    """A class of the user, ``module.QualName``, which is not resolved here."""
+    """A class of the user, ``module.QualName``, or of a library, ``Name``; it is not resolved here."""
 
     name: str
 
@@ -69,6 +72,8 @@ Type: TypeAlias = Primitive | ClassName | ListOf | MapOf | OptionalOf | TupleOf
 
 _TOKEN = re.compile(r"[ \t\r\n]*([A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*|[<>,]|$)")
 _ARITY: Final = {"List": 1, "Map": 2, "Optional": 1, "Tuple": 0}
+_KNOWN: Final = {name.lower(): name for name in (*PRIMITIVES, *ALIASES, *_ARITY, "datetime.datetime", "numpy.ndarray")}
+_STEMS: Final = frozenset(name.rstrip("0123456789") for name in _KNOWN)
 _KEYS: Final = frozenset({*(Primitive(n) for n in INTEGERS | {"string", "bytes"}), ListOf(Primitive("int8"))})
 
 
@@ -140,6 +145,17 @@ def _refuse(path: str, text: object, allowed: str) -> NoReturn:
     raise InvalidRequest([Problem(path, show_value(text), allowed, "type_string")])
 
 
+def _may_be_class(name: str) -> bool:
+    """Whether this may be the name of a class and not a misspelt type."""
+    return "." in name or (name[0].isupper() and name.lower().rstrip("0123456789") not in _STEMS)
+
+
+def _nearest(name: str) -> str:
+    """The type that was probably meant, or all of them."""
+    close = get_close_matches(name.lower(), _KNOWN, 1)
+    return _KNOWN[close[0]] if close else f"one of {', '.join(sorted(PRIMITIVES))}, {', '.join(_ARITY)}"
+
+
 class _Reader:
     """A recursive-descent parser with one token of lookahead."""
 
@@ -155,9 +171,13 @@ class _Reader:
         previous = self.token
         match = _TOKEN.match(self.text, self.at)
         if match is None:
-            _refuse(self.path, self.text, f"a name or one of < > , at character {self.at + 1}")
+            _refuse(self.path, self.text, f"a name or one of < > , at character {self.at + 1}{self.hint()}")
         self.token, self.at = match.group(1), match.end()
         return previous
+
+    def hint(self) -> str:
+        """What to write instead of the brackets of Python."""
+        return ": List<int>, not List[int]" if "[" in self.text[self.at :] else ""
 
     def type(self, depth: int) -> Type:
         """Parse one type; ``depth`` is its nesting level, 1 at the top."""
@@ -171,7 +191,11 @@ class _Reader:
         if self.token == "<":
             _refuse(self.path, self.text, f"{name} without <>; only {', '.join(_ARITY)} take types")
         name = ALIASES.get(name, name)
-        return Primitive(name) if name in PRIMITIVES else ClassName(name)
+        if name in PRIMITIVES:
+            return Primitive(name)
+        if not _may_be_class(name):
+            _refuse(self.path, self.text, f"{_nearest(name)} in place of {name[:40]}; a class is written module.Class")
+        return ClassName(name)
 
     def generic(self, name: str, depth: int) -> Type:
         """Parse the part in brackets after List, Map, Optional or Tuple."""

@@ -18,6 +18,13 @@ class BotQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cursor: str | None = None
 
 
+class BotTask(Struct, frozen=True):
+    """A task that a bot works on: the id of its run, and its name."""
+
+    run: str
+    name: str
+
+
 class BotSummary(Struct, frozen=True, kw_only=True):
     """``status`` is dead, silent, quarantined, maintenance, draining, busy or idle: the first that applies.
 
@@ -36,6 +43,9 @@ class BotSummary(Struct, frozen=True, kw_only=True):
     first_seen_at: Micros
     last_seen_at: Micros
     runs: list[str]
+    """The ids of ``tasks``."""
+    tasks: list[BotTask] = []
+    """What the bot works on, as far as the caller may see it."""
 
 
 class BotInfo(BotSummary, frozen=True, kw_only=True):

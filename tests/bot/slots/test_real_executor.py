@@ -16,6 +16,7 @@ MODULE = """
 from __future__ import annotations
 import logging
 import os
+import signal
 from typing import Dict, List
 
 
@@ -32,6 +33,10 @@ def fail(reason: str) -> None:
 
 def crash(code: int) -> None:
     os._exit(code)
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def pid() -> int:
@@ -92,3 +97,10 @@ def test_a_crash_costs_only_its_run_and_the_next_one_gets_a_fresh_process(server
     assert server.result(crashed)["message"] == "the function has ended its process with exit code 7"
     [output] = server.result(after)["outputs"]
     assert output["payload"] != before["payload"]
+
+
+def test_the_log_of_a_function_that_was_ended_has_its_stack_from_the_users_code_on(server: Stub):
+    run = call(server, "terminate")
+    assert server.result(run)["exit_code"] == -15
+    lines = server.log(run, 1).decode().splitlines()
+    assert [line.rpartition(" in ")[2] for line in lines if line.startswith("  File ")] == ["terminate"]

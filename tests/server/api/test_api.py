@@ -106,13 +106,14 @@ def test_bots_are_found_by_dimension_and_state(any_app):
     app = any_app
     for name in ("b1", "b2", "b3"):
         app.meet_bot(name)
-    app.submit(a_task(dimensions={"pool": ["default"], "id": ["b1"]}))
+    app.submit(a_task(name="build", dimensions={"pool": ["default"], "id": ["b1"]}))
     run = exchange(app, 1, 1)["tasks"][0]["run"]
     app.post("/api/v1/bots/b2/quarantine", {"reason": "smoke"})
     app.post("/api/v1/bots/b3/drain", {"draining": True})
     told = {one["bot_id"]: one for one in pages(app, "/api/v1/bots?limit=1", "bots")}
     assert {name: one["status"] for name, one in told.items()} == {"b1": "busy", "b2": "quarantined", "b3": "draining"}
     assert (told["b1"]["runs"], told["b2"]["quarantined"]) == ([run], "smoke")
+    assert (told["b1"]["tasks"], told["b2"]["tasks"]) == ([{"run": run, "name": "build"}], [])
     for query, names in (
         ("state=busy", ["b1"]), ("state=quarantined", ["b2"]), ("state=draining", ["b3"]), ("state=idle", []),
         ("state=dead", []), ("state=alive", ["b1", "b2", "b3"]), ("dimension=id:b2", ["b2"]),
@@ -139,7 +140,7 @@ def test_a_bots_runs_are_listed_whole_and_to_their_owners_only(any_app):
     stranger = app.token("viewer", "other")
     assert app.get("/api/v1/bots/b1/tasks", token=stranger).json["runs"] == []
     seen = app.get("/api/v1/bots/b1", token=stranger).json
-    assert (seen["status"], seen["runs"]) == ("busy", [])
+    assert (seen["status"], seen["runs"], seen["tasks"]) == ("busy", [], [])
     told = app.get("/api/v1/bots/b1/events", token=stranger).json["events"]
     assert [one["kind"] for one in told] == ["bot_connected"]
     kinds = [one["kind"] for one in app.get("/api/v1/bots/b1/events", token=app.token("viewer")).json["events"]]

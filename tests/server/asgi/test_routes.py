@@ -187,6 +187,20 @@ def test_only_those_in_the_table_may_call(app, route):
             assert reply.status == (401 if role is Role.NOBODY else 403), (role, reply)
 
 
+@pytest.mark.parametrize(
+    "route",
+    [line for line in TABLE if line.path.startswith(OWNED) and not line.path.startswith("/api/v1/webhooks/")
+     and line.method != "PUT"],
+    ids=name_of,
+)  # fmt: skip
+def test_an_id_that_is_too_short_is_told_as_it_was_typed(app, route):
+    path, body = a_request(app, route)
+    given = path.split("/")[4].partition("?")[0]
+    reply = app.call(route.method, path.replace(given, "123"), body)
+    assert (reply.status, reply.code) == (404, "not_found")
+    assert re.search(r"There is no (task|job|value|shared value) 123\.", reply.json["error"]["message"]), reply
+
+
 @pytest.mark.parametrize("route", [line for line in TABLE if line.path in STREAMS], ids=name_of)
 def test_a_stream_turns_others_away_before_it_begins(app, route):
     path, _ = a_request(app, route)

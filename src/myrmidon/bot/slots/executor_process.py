@@ -20,6 +20,7 @@ from myrmidon.bot.slots.function_run import FunctionRun, ProcessKey
 from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.system import processes
 from myrmidon.bot.system.filesystem import read_file
+from myrmidon.executor.stacks import take_stacks
 from myrmidon.functions import msgpack
 
 MAX_MESSAGE_BYTES = 128 << 10
@@ -66,22 +67,25 @@ class ExecutorProcess:
     """A process that was started.
 
     ``pending``: runs that it was given and has not answered; it works on the first one. ``files``: its stdout and
-    stderr. ``ends``: up to where they belong to answered runs. ``is_ready``: it has come up. ``ending``: why it is to
+    stderr. ``stacks``: the file in which it leaves its stack if it crashes or is ended.
+    ``ends``: up to where its output belongs to answered runs. ``is_ready``: it has come up. ``ending``: why it is to
     end, empty while it is not; ``ending_at``: since when. ``generation``: of the rules of its isolation.
     """
 
-    def __init__(self, number: int, key: ProcessKey, folder: str, channel: Channel, files: tuple[int, int]) -> None:
+    def __init__(
+        self, number: int, key: ProcessKey, folder: str, channel: Channel, files: tuple[int, int], stacks: int
+    ) -> None:
         self.number = number
         self.key = key
         self.folder = folder
         self.channel = channel
         self.files = files
+        self.stacks = stacks
         self.process: subprocess.Popen[bytes] | None = None
         self.pid = 0
         self.pending: deque[FunctionRun] = deque()
         self.ends = [0, 0]
         self.buffer = b""
-        self.code_frame = b""
         self.is_ready = False
         self.ending = ""
         self.ending_at = 0.0
@@ -119,7 +123,6 @@ class ExecutorProcess:
     def take_back(self) -> list[FunctionRun]:
         """Take back all runs that the process has not received, in their order."""
         taken: set[int] = set()
-        has_code = True
         while True:
             try:
                 message = self.channel.theirs.recv(MAX_MESSAGE_BYTES + _LENGTH_BYTES, socket.MSG_DONTWAIT)
@@ -127,13 +130,7 @@ class ExecutorProcess:
                 break
             if not message:
                 break
-            content = msgpack.unpack(message[_LENGTH_BYTES:])
-            if content["op"] == "code":
-                has_code = False
-            else:
-                taken.add(content["id"])
-        if not has_code:
-            self.send(self.code_frame)
+            taken.add(msgpack.unpack(message[_LENGTH_BYTES:])["id"])
         found = [run for run in self.pending if run.id in taken]
         self.pending = deque(run for run in self.pending if run.id not in taken)
         return found
@@ -158,6 +155,12 @@ class ExecutorProcess:
                 limit -= len(data)
                 run.store_output(stream, data, spool, to_spool=until is None)
         return True
+
+    def read_stacks(self, run: FunctionRun, spool: LogSpool) -> None:
+        """Add the stack of a process that has died to the log of its run. Raises OSError."""
+        stacks = take_stacks(self.stacks)
+        if stacks:
+            run.store_output(1, stacks, spool, to_spool=True)
 
     def last_words(self) -> str:
         """The end of what the process has written to stderr."""
@@ -213,7 +216,7 @@ class ExecutorProcess:
 
     def close(self) -> None:
         self.channel.close()
-        for file in self.files:
+        for file in (*self.files, self.stacks):
             os.close(file)
 
 

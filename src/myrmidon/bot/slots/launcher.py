@@ -1,7 +1,7 @@
 """Starts the processes that run functions, kept away from the bot as commands are.
 
     functions/shared        what they may read: the bot's zip, unpacked code, values
-    functions/run/<number>  what one of them may write: its working directory, TMPDIR, results, stdout and stderr
+    functions/run/<number>  what one of them may write: its working directory, TMPDIR, results, stdout, stderr, stacks
 
 Everything here is removed when the bot starts, and created when it gets its first function: a bot must be able to start
 while the disk is full.
@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from myrmidon.bot.install import updater
 from myrmidon.bot.run.isolation import Isolation
 from myrmidon.bot.slots.environments import Runtime
-from myrmidon.bot.slots.executor_process import Channel, ExecutorProcess, frame_of
+from myrmidon.bot.slots.executor_process import Channel, ExecutorProcess
 from myrmidon.bot.slots.function_run import ProcessKey
 from myrmidon.bot.system import filesystem, processes
 
 FOLDER = "functions"
 SHARED = ("code", "values")
 _ZIP = "bot.zip"
-_STREAMS = ("stdout", "stderr")
+_FILES = ("stdout", "stderr", "stacks")
 _MARKER = "MYRMIDON_EXECUTOR"
 _SOURCE = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 
@@ -89,12 +89,12 @@ class Launcher:
         channel = Channel()
         files: list[int] = []
         try:
-            for name in _STREAMS:
+            for name in _FILES:
                 path = os.path.join(folder, name)
                 files.append(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600))
                 self.isolation.give(path)
-            executor = ExecutorProcess(self.count, key, folder, channel, (files[0], files[1]))
-            self._start(executor, runtime)
+            executor = ExecutorProcess(self.count, key, folder, channel, (files[0], files[1]), files[2])
+            self._start(executor, code_path, runtime)
         except OSError:
             channel.close()
             for file in files:
@@ -102,8 +102,6 @@ class Launcher:
             filesystem.remove_tree(folder)
             raise
         executor.generation = self.generation
-        executor.code_frame = frame_of({"op": "code", "path": code_path})
-        executor.send(executor.code_frame)
         return executor
 
     def is_outdated(self, executor: ExecutorProcess) -> bool:
@@ -111,15 +109,17 @@ class Launcher:
         self.generation = self.isolation.generation()
         return executor.generation != self.generation
 
-    def _start(self, executor: ExecutorProcess, runtime: Runtime) -> None:
+    def _start(self, executor: ExecutorProcess, code_path: str, runtime: Runtime) -> None:
         channel = executor.channel
         theirs, writer = channel.theirs.fileno(), channel.writer
-        argv = [runtime.python, *self.program, "executor", "--control-in", str(theirs), "--control-out", str(writer)]
+        options = {"--control-in": theirs, "--control-out": writer, "--stacks": executor.stacks}
+        words = [word for name, fd in options.items() for word in (name, str(fd))]
+        argv = [runtime.python, *self.program, "executor", *words, "--code", code_path]
         streams = (self.devnull, *executor.files)
         cwd = os.path.join(executor.folder, "cwd")
         with processes.kept_lock:
             env = self._environment(executor, runtime)
-            executor.process = self.isolation.start(argv, env, cwd, streams, (theirs, writer))
+            executor.process = self.isolation.start(argv, env, cwd, streams, tuple(options.values()))
             executor.pid = executor.process.pid
             processes.kept.add(executor.pid)
         channel.close_writer()

@@ -104,9 +104,20 @@ class RunWatch:
         try:
             return executor.read_output(run, self.loop.spool, until, limit)
         except OSError as error:
-            run.discard_output = True
-            run.request_end("disk_full" if filesystem.disk_is_full(error) else "bot_error", 0.0, clock.boottime())
+            self._end_without_output(run, error)
             return True
+
+    def store_last_output(self, executor: ExecutorProcess, run: FunctionRun) -> None:
+        """Add the rest of the output of a process that has ended to the log of its run, and the stack that it left."""
+        try:
+            executor.read_output(run, self.loop.spool, None, _ALL)
+            executor.read_stacks(run, self.loop.spool)
+        except OSError as error:
+            self._end_without_output(run, error)
+
+    def _end_without_output(self, run: FunctionRun, error: OSError) -> None:
+        run.discard_output = True
+        run.request_end("disk_full" if filesystem.disk_is_full(error) else "bot_error", 0.0, clock.boottime())
 
     def _check_time(self, executor: ExecutorProcess, run: FunctionRun, now: float) -> None:
         if not run.end_reason and now >= run.deadline:

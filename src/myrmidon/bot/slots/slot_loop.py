@@ -323,7 +323,7 @@ class SlotLoop(threading.Thread):
         runs = list(executor.pending)
         executor.pending.clear()
         if runs:
-            self.watch.store_output(executor, runs[0], None)
+            self.watch.store_last_output(executor, runs[0])
             self.end(runs[0], self.watch.record_of_death(executor, runs[0], status, now))
             self.ready.extendleft(reversed(runs[1:]))
         if status is not None:

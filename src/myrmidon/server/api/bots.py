@@ -25,7 +25,7 @@ from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.views import listings
-from myrmidon.store.views.listings import BotFilter
+from myrmidon.store.views.listings import BotFilter, LiveRun
 from myrmidon.store.views.pool_filter import PoolFilter
 from myrmidon.wire.bots import (
     BotChanged,
@@ -33,6 +33,7 @@ from myrmidon.wire.bots import (
     BotList,
     BotQuery,
     BotSummary,
+    BotTask,
     DeleteQuery,
     DrainBody,
     QuarantineBody,
@@ -40,8 +41,8 @@ from myrmidon.wire.bots import (
 )
 from myrmidon.wire.fields import Done
 
-Busy: TypeAlias = Mapping[str, Sequence[tuple[int, int, int]]]
-"""Running runs by bot id: (task id, run number, resource group id)."""
+Busy: TypeAlias = Mapping[str, Sequence[LiveRun]]
+"""Running runs by bot id."""
 
 
 async def list_bots(context: ServerContext, call: Call) -> BotList:
@@ -96,7 +97,8 @@ def _summary(context: ServerContext, bot: Bot, busy: Busy, scope: int | None, vi
     connected = context.hub.bots.get(bot.id)
     seen_at = max(bot.heartbeat, connected.seen_at if connected else 0)
     silent = context.now() - seen_at > context.rules.silent_after
-    runs = [show_run(task_id, run) for task_id, run, group in busy.get(bot.id, ()) if scope in (None, group)]
+    visible_runs = [one for one in busy.get(bot.id, ()) if scope in (None, one.resource_group_id)]
+    tasks = [BotTask(show_run(one.task_id, one.run), one.name) for one in visible_runs]
     return BotSummary(
         bot_id=bot.id,
         status=_status(bot, silent=silent, busy=bot.id in busy),
@@ -109,7 +111,8 @@ def _summary(context: ServerContext, bot: Bot, busy: Busy, scope: int | None, vi
         address=bot.address,
         first_seen_at=bot.first_seen_at,
         last_seen_at=seen_at,
-        runs=runs,
+        runs=[task.run for task in tasks],
+        tasks=tasks,
     )
 
 

@@ -33,7 +33,7 @@ from myrmidon.server.usecases import bots as bot_usecases
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import bot_event, server_version, task_request, task_result
+from myrmidon.store.tables import bot_event, server_version, task_result
 from myrmidon.store.tables.bot_event import BotEventRow
 from myrmidon.store.views import bot_history, listings, run_details
 from myrmidon.store.views.bot_history import HistoryEntry, HistoryPosition
@@ -104,14 +104,8 @@ async def list_bots(context: ServerContext, call: Call) -> v1.BotList:
 def _running_tasks(tx: Tx, ids: Sequence[str], scope: int | None) -> dict[str, tuple[str, str]]:
     """One running run of each busy bot and the name of its task, for runs in the resource group ``scope``."""
     busy = listings.live_runs(tx, ids)
-    visible = {bot_id: [run for run in runs if scope in (None, run[2])] for bot_id, runs in busy.items()}
-    first = {bot_id: runs[0] for bot_id, runs in visible.items() if runs}
-    requests = task_request.read(tx, sorted({task_id for task_id, _, _ in first.values()}))
-    return {
-        bot_id: (show_run(task_id, run), requests[task_id].name)
-        for bot_id, (task_id, run, _) in first.items()
-        if task_id in requests
-    }
+    visible = {bot_id: [run for run in runs if scope in (None, run.resource_group_id)] for bot_id, runs in busy.items()}
+    return {bot_id: (show_run(runs[0].task_id, runs[0].run), runs[0].name) for bot_id, runs in visible.items() if runs}
 
 
 def show_bot(

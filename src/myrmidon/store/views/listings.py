@@ -286,17 +286,28 @@ def count_bots(tx: Tx, search: BotSearch) -> BotCounts:
     return BotCounts(*(int(value or 0) for value in found[0]))
 
 
+class LiveRun(Struct, frozen=True):
+    """A run that a bot works on, with the name of its task."""
+
+    task_id: int
+    run: int
+    resource_group_id: int
+    name: str
+
+
 LIVE_RUNS_OF_BOTS = """
-    SELECT bot_id, task_id, run, resource_group_id FROM task_runs WHERE due_at IS NOT NULL AND bot_id {in_text:bots}
-     ORDER BY bot_id, task_id, run
+    SELECT u.bot_id, u.task_id, u.run, u.resource_group_id, r.name
+      FROM task_runs u JOIN task_requests r ON r.id = u.task_id
+     WHERE u.due_at IS NOT NULL AND u.bot_id {in_text:bots}
+     ORDER BY u.bot_id, u.task_id, u.run
 """
 
 
-def live_runs(tx: Tx, bot_ids: Sequence[str]) -> dict[str, list[tuple[int, int, int]]]:
-    """The live runs (task, run, resource group) of each of these bots."""
-    found: dict[str, list[tuple[int, int, int]]] = {}
-    for bot_id, task_id, run, group_id in tx.all(LIVE_RUNS_OF_BOTS, bots=bot_ids) if bot_ids else ():
-        found.setdefault(bot_id, []).append((task_id, run, group_id))
+def live_runs(tx: Tx, bot_ids: Sequence[str]) -> dict[str, list[LiveRun]]:
+    """The live runs of each of these bots."""
+    found: dict[str, list[LiveRun]] = {}
+    for bot_id, *row in tx.all(LIVE_RUNS_OF_BOTS, bots=bot_ids) if bot_ids else ():
+        found.setdefault(bot_id, []).append(LiveRun(*row))
     return found
 
 

@@ -15,6 +15,7 @@ import { lookOf, nameOf, type Tone } from "../../lib/states";
 import { showDuration, showExact } from "../../lib/time";
 import { type BotEvent, type BotRun, type Entry, eventWords, mergeTimeline, stripOf } from "../../lib/timeline";
 import { BotActions } from "./BotActions";
+import { RunningTasks } from "./RunningTasks";
 
 export type Bot = Schemas["BotInfo"];
 
@@ -72,12 +73,7 @@ function StatusLine({ bot }: { bot: Bot }) {
       {bot.runs.length > 0 && (
         <>
           {" "}
-          It runs{" "}
-          {bot.runs.map((run) => (
-            <Link key={run} to="/tasks/$id" params={{ id: run }} className="mr-1 font-mono text-xs text-accent">
-              {run}
-            </Link>
-          ))}
+          It runs <RunningTasks tasks={bot.tasks} />.
         </>
       )}
     </p>

@@ -15,6 +15,7 @@ import { commandLine } from "../../lib/command";
 import { plural, shortId } from "../../lib/format";
 import { listOf, type Search, textOf } from "../../lib/search";
 import { BOT_STATES, nameOf } from "../../lib/states";
+import { RunningTasks } from "./RunningTasks";
 
 type Bot = Schemas["BotSummary"];
 
@@ -42,12 +43,8 @@ const COLUMNS: Column<Bot>[] = [
     className: "w-2/3",
     cell: (bot) => (
       <>
-        {bot.runs.slice(0, 3).map((run) => (
-          <Link key={run} to="/tasks/$id" params={{ id: run }} className="mr-2 font-mono text-xs text-accent">
-            {run}
-          </Link>
-        ))}
-        {bot.runs.length > 3 && <span className="text-dim">and {bot.runs.length - 3} more</span>}
+        <RunningTasks tasks={bot.tasks?.slice(0, 3)} />
+        {bot.runs.length > 3 && <span className="text-dim"> and {bot.runs.length - 3} more</span>}
       </>
     ),
   },
@@ -91,7 +88,7 @@ function mostExact(values: string[] | undefined): string {
 }
 
 const rowKey = (bot: Bot) => bot.bot_id;
-const rowVersion = (bot: Bot) => `${bot.status} ${bot.version}`;
+const rowVersion = (bot: Bot) => `${bot.status} ${bot.version} ${bot.runs.join(" ")}`;
 
 export function BotsPage() {
   const search = useSearch({ strict: false }) as Search;

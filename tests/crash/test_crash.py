@@ -172,6 +172,7 @@ def stage(
     for module in CHUNKED:
         monkeypatch.setattr(module, "CHUNK", verb.chunk)
         monkeypatch.setattr(module, "WHOLE", verb.chunk, raising=False)
+    monkeypatch.setattr(submit_job, "STAGED", verb.chunk)
     yield made
     made.close()
 

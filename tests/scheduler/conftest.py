@@ -36,4 +36,5 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
     for module in (propagate, submit_job, rerun, cascade, cancel, capacity, retention, hold):
         monkeypatch.setattr(module, "CHUNK", 3)
         monkeypatch.setattr(module, "WHOLE", 3, raising=False)
+    monkeypatch.setattr(submit_job, "STAGED", 3)
     return 3

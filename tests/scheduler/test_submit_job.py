@@ -34,7 +34,7 @@ def test_a_job_knows_where_it_begins_and_ends(world):
     assert set(world.column("SELECT task_id FROM output_tasks")) == {job["b"], job["c"], job["d"]}
 
 
-@pytest.mark.parametrize(("num_tasks", "num_transactions"), [(1, 1), (1_000, 1), (1_001, 7), (2_000, 11)])
+@pytest.mark.parametrize(("num_tasks", "num_transactions"), [(1, 1), (1_000, 1), (1_001, 12), (2_000, 21)])
 def test_a_graph_of_up_to_1000_tasks_is_one_transaction_and_a_larger_one_many_short_ones(
     lite, num_tasks: int, num_transactions: int
 ):

@@ -104,14 +104,14 @@ def run(seed: int, databases: list[Db], *, verbose: bool = False, trouble: bool 
 def small_chunks(n: int) -> Iterator[None]:
     """Make drains short of breath, so that a job of twenty tasks takes several steps."""
     modules = [importlib.import_module(f"myrmidon.scheduler.{name}") for name in CHUNKED]
-    before = drains.CHUNK, drains.WHOLE
+    before = drains.CHUNK, drains.WHOLE, drains.STAGED
     for module in modules:
-        module.CHUNK = module.WHOLE = n  # type: ignore[attr-defined]
+        module.CHUNK = module.WHOLE = module.STAGED = n  # type: ignore[attr-defined]
     try:
         yield
     finally:
         for module in modules:
-            module.CHUNK, module.WHOLE = before  # type: ignore[attr-defined]
+            module.CHUNK, module.WHOLE, module.STAGED = before  # type: ignore[attr-defined]
 
 
 class Simulation:

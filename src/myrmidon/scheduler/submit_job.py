@@ -32,7 +32,7 @@ from myrmidon.store.tables import chunked_work, job_code, task_request, task_res
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import request_key as request_keys
 from myrmidon.store.tables import value as values
-from myrmidon.store.tables.chunked_work import CHUNK, WHOLE, ChunkedWork
+from myrmidon.store.tables.chunked_work import CHUNK, STAGED, WHOLE, ChunkedWork
 from myrmidon.store.tables.job import Job
 from myrmidon.store.tables.value import OutputRow
 
@@ -125,7 +125,7 @@ def _chunks(draft: JobDraft) -> list[list[int]]:
     order = draft.dag.order
     if len(order) <= WHOLE:
         return [order]
-    return [order[start : start + CHUNK] for start in range(0, len(order), CHUNK)]
+    return [order[start : start + STAGED] for start in range(0, len(order), STAGED)]
 
 
 def _existing_job(uow: UnitOfWork, group_id: int, draft: JobDraft) -> JobSubmitted | None:

@@ -24,7 +24,7 @@ from myrmidon.scheduler.sweep_effects import BATCH, PassEffects, count_no_resour
 from myrmidon.scheduler.sweep_runs import sweep_bots, sweep_runs
 from myrmidon.scheduler.sweep_tasks import sweep_jobs, sweep_slices, sweep_tasks
 from myrmidon.scheduler.tag_counts import update_tag_counts
-from myrmidon.store.engine.db import Db, Tx
+from myrmidon.store.engine.db import Transactions, Tx
 from myrmidon.store.engine.effects import CommitEffects, collect_effects
 from myrmidon.store.tables import (
     bot_event,
@@ -73,7 +73,7 @@ class SweepResult(Struct):
 
 
 def sweep(
-    db: Db, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, log_db: Db | None = None
+    db: Transactions, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES, log_db: Transactions | None = None
 ) -> SweepResult | None:
     """Run all passes, each in its own transactions; None if this server's clock differs from the database's."""
     if not may_sweep(now, db.clock(), rules):
@@ -110,7 +110,7 @@ def sweep(
 
 
 def _pass(
-    db: Db,
+    db: Transactions,
     step: Callable[..., int],
     due: NextDue,
     done: SweepResult,
@@ -149,7 +149,7 @@ def _is_due(alarm: Micros | None, now: Micros) -> bool:
     return alarm is not None and alarm <= now
 
 
-def _repeat(db: Db, step: Callable[[Tx], int], limit: int) -> int:
+def _repeat(db: Transactions, step: Callable[[Tx], int], limit: int) -> int:
     """Repeat a step until it processes fewer rows than its limit."""
     total = n = db.write(step)
     while n >= limit:
@@ -159,7 +159,7 @@ def _repeat(db: Db, step: Callable[[Tx], int], limit: int) -> int:
 
 
 def run_chunked_work(
-    db: Db,
+    db: Transactions,
     *,
     now: Micros,
     ids: IdSource,
@@ -194,13 +194,13 @@ def run_chunked_work(
     return steps
 
 
-def _next_works(db: Db, idle: set[int]) -> list[ChunkedWork]:
+def _next_works(db: Transactions, idle: set[int]) -> list[ChunkedWork]:
     """The next pieces of work that do not wait."""
     pending = db.read(partial(chunked_work.pending, n=BATCH + len(idle)))
     return [work for work in pending if work.id not in idle]
 
 
-def drop_logs(db: Db, log_db: Db, task_ids: Iterable[int]) -> int:
+def drop_logs(db: Transactions, log_db: Transactions, task_ids: Iterable[int]) -> int:
     """Delete the logs of deleted tasks; returns for how many tasks.
 
     Logs are in their own database, so they cannot be deleted in the transaction that deletes their task. A server may

@@ -13,7 +13,7 @@ from msgspec import Struct, json, structs
 from myrmidon.model.ids import Micros, created_ms, first_id_at
 from myrmidon.model.states import FINAL, SUCCEEDED
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
-from myrmidon.store.engine.db import Db, Tx
+from myrmidon.store.engine.db import Transactions, Tx
 from myrmidon.store.tables import tag_counts
 from myrmidon.store.tables.tag_counts import ALL_TASKS, Member, Span
 from myrmidon.store.views.task_search import DEDUPED, SORTABLE
@@ -38,7 +38,9 @@ class SpanCounts(Struct, frozen=True):
     staged: bool
 
 
-def update_tag_counts(db: Db, *, now: Micros, rules: Rules = DEFAULT_RULES, limit: int = SPANS_AT_ONCE) -> int:
+def update_tag_counts(
+    db: Transactions, *, now: Micros, rules: Rules = DEFAULT_RULES, limit: int = SPANS_AT_ONCE
+) -> int:
     """Count new spans and check unfinished ones again; returns how many spans were counted."""
     done = 0
     while done < limit:
@@ -55,7 +57,7 @@ def update_tag_counts(db: Db, *, now: Micros, rules: Rules = DEFAULT_RULES, limi
     return done
 
 
-def _count_span(db: Db, span: Span, now: Micros) -> None:
+def _count_span(db: Transactions, span: Span, now: Micros) -> None:
     """Count a span, or postpone it while many of its tasks have not ended, without reading their tags."""
     if not span.sealed and db.read(partial(tag_counts.num_unfinished, span=span)) > MAX_UNFINISHED:
         db.write(partial(tag_counts.postpone, first_id=span.first_id, check_at=_next_check(span, now)))
@@ -125,7 +127,7 @@ def _next_check(span: Span, now: Micros) -> Micros:
     return now + min(max(age // 8, MIN_RECHECK), MAX_RECHECK)
 
 
-def check_tag_counts(db: Db, *, now: Micros) -> int:
+def check_tag_counts(db: Transactions, *, now: Micros) -> int:
     """Verify every sealed span against its tasks and reopen those that differ; returns how many.
 
     A server of an older version changes tasks without reopening spans. A server calls this when it starts, and while

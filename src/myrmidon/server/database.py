@@ -11,9 +11,9 @@ from typing import Protocol, TypeVar
 
 from myrmidon.model.errors import StoreUnavailable
 from myrmidon.server.metrics import Metrics
-from myrmidon.store.engine.db import Db, Dialect, Tx
+from myrmidon.store.engine.db import Db, Dialect, Transactions, Tx
 from myrmidon.store.engine.effects import CommitEffects, collect_effects
-from myrmidon.store.engine.group_commit import GroupCommit
+from myrmidon.store.engine.group_commit import BackgroundWrites, GroupCommit
 
 T = TypeVar("T")
 
@@ -28,8 +28,13 @@ class Executor(Protocol):
     """Runs the transactions of one database on threads."""
 
     threads: ThreadPoolExecutor
+    background: Transactions
+    """For work of many transactions that runs on one of the threads, such as a sweep."""
 
-    def write(self, fn: Callable[[Tx], T]) -> Future[T]: ...
+    def write(self, fn: Callable[[Tx], T], size: int = 1) -> Future[T]:
+        """Start a transaction that changes about ``size`` tasks. Smaller ones may be run before it."""
+        ...
+
     def read(self, fn: Callable[[Tx], T]) -> Future[T]: ...
     def close(self) -> None: ...
 
@@ -40,10 +45,11 @@ class GroupCommitExecutor:
     def __init__(self, db: Db, on_commit: Callable[[int], None]) -> None:
         self._db = db
         self._writer = GroupCommit(db, on_commit=on_commit)
+        self.background: Transactions = BackgroundWrites(db, self._writer)
         self.threads = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="reader")
 
-    def write(self, fn: Callable[[Tx], T]) -> Future[T]:
-        return self._writer.submit(fn)
+    def write(self, fn: Callable[[Tx], T], size: int = 1) -> Future[T]:
+        return self._writer.submit(fn, size)
 
     def read(self, fn: Callable[[Tx], T]) -> Future[T]:
         return self.threads.submit(self._db.read, fn)
@@ -58,10 +64,11 @@ class PooledExecutor:
 
     def __init__(self, db: Db, on_commit: Callable[[int], None]) -> None:
         self._db = db
+        self.background: Transactions = db
         self._on_commit = on_commit
         self.threads = ThreadPoolExecutor(WRITER_THREADS, thread_name_prefix="store")
 
-    def write(self, fn: Callable[[Tx], T]) -> Future[T]:
+    def write(self, fn: Callable[[Tx], T], size: int = 1) -> Future[T]:  # noqa: ARG002 - nothing waits for one writer
         return self.threads.submit(self._write, fn)
 
     def read(self, fn: Callable[[Tx], T]) -> Future[T]:
@@ -88,6 +95,7 @@ class AsyncDatabase:
     def __init__(self, engine: Db, executor: Executor) -> None:
         self.engine = engine
         self.executor = executor
+        self.background = executor.background
 
     async def read(self, fn: Callable[[Tx], T]) -> T:
         """Run fn on a reader."""
@@ -112,24 +120,25 @@ class SchedulingDatabase(AsyncDatabase):
         self._metrics = metrics
         self.publish = publish
 
-    async def write(self, fn: Callable[[Tx], T], on_commit: Callable[[T], None] | None = None) -> T:
+    async def write(self, fn: Callable[[Tx], T], on_commit: Callable[[T], None] | None = None, *, size: int = 1) -> T:
         """Run fn in a transaction; returns when it is on disk and its effects are published.
 
-        ``on_commit`` gets the result before that, also if the caller was cancelled meanwhile.
+        ``on_commit`` gets the result before that, also if the caller was cancelled meanwhile. ``size`` is how many
+        tasks fn changes, about: smaller transactions may be run before it.
         """
-        return (await with_db_timeout(asyncio.shield(self.start_write(fn, on_commit))))[0]
+        return (await with_db_timeout(asyncio.shield(self.start_write(fn, on_commit, size=size))))[0]
 
     def start_write(
-        self, fn: Callable[[Tx], T], on_commit: Callable[[T], None] | None = None
+        self, fn: Callable[[Tx], T], on_commit: Callable[[T], None] | None = None, *, size: int = 1
     ) -> asyncio.Future[tuple[T, CommitEffects]]:
         """As `write`, without waiting for it."""
-        writing = self.begin_write(fn)
+        writing = self.begin_write(fn, size=size)
         writing.add_done_callback(self._publish)
         if on_commit is not None:
             writing.add_done_callback(partial(_call_with_result, on_commit))
         return writing
 
-    def begin_write(self, fn: Callable[[Tx], T]) -> asyncio.Future[tuple[T, CommitEffects]]:
+    def begin_write(self, fn: Callable[[Tx], T], *, size: int = 1) -> asyncio.Future[tuple[T, CommitEffects]]:
         """Start a transaction without waiting for it and without publishing its effects: the caller does both.
 
         It is carried out even when nobody awaits its result any more.
@@ -140,7 +149,7 @@ class SchedulingDatabase(AsyncDatabase):
             metrics.write_started(time.perf_counter() - started)
             return with_effects(tx)
 
-        return asyncio.wrap_future(self.executor.write(timed))
+        return asyncio.wrap_future(self.executor.write(timed, size))
 
     def _publish(self, writing: asyncio.Future[tuple[T, CommitEffects]]) -> None:
         if not writing.cancelled() and writing.exception() is None:

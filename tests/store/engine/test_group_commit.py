@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from math import inf
 from typing import Any
 
@@ -13,7 +13,8 @@ import pytest
 from myrmidon.model.errors import StoreUnavailable
 from myrmidon.store.engine import group_commit
 from myrmidon.store.engine.db import ConnectionLost, Db, LostReply, Tx
-from myrmidon.store.engine.group_commit import GroupCommit
+from myrmidon.store.engine.group_commit import BackgroundWrites, GroupCommit
+from myrmidon.store.engine.write_queue import BULK
 from tests.deadline import HANG_S
 
 CREATE = "CREATE TABLE item (id {id}, n BIGINT REFERENCES item (id) DEFERRABLE INITIALLY DEFERRED)"
@@ -230,6 +231,137 @@ def test_an_attempt_after_an_unknown_outcome_runs_the_same_writes_again(
     for future in futures:
         future.result(HANG_S)
     assert attempts == [("first", 1), ("first", 2), ("second", 1)]
+
+
+def test_small_writes_are_committed_before_bulk_ones(db: Db, group: GroupCommit, events: Events) -> None:
+    gate = Gate(group)
+    seen: list[list[int]] = []
+
+    def large(tx: Tx) -> int:
+        seen.append(ids(db))
+        return add(10)(tx)
+
+    futures = [group.submit(large, size=200), group.submit(add(1)), group.submit(add(2))]
+    gate.open()
+    assert [future.result(HANG_S) for future in futures] == [10, 1, 2]
+    assert seen == [[1, 2]], "readers saw the small writes while the large one ran"
+    assert events.commits == 3
+
+
+def test_a_small_write_that_arrives_while_a_large_one_is_run_is_the_next(db: Db, group: GroupCommit) -> None:
+    gate = Gate(group)
+    order: list[str] = []
+    small: list[Future[None]] = []
+
+    def first(tx: Tx) -> None:
+        order.append("first")
+        small.append(group.submit(lambda _: order.append("small")))
+
+    futures = [group.submit(first, size=200), group.submit(lambda _: order.append("second"), size=200)]
+    gate.open()
+    for future in futures:
+        future.result(HANG_S)
+    small[0].result(HANG_S)
+    assert order == ["first", "small", "second"]
+
+
+def test_a_large_write_that_is_not_bulk_shares_the_commit_of_small_ones(
+    db: Db, group: GroupCommit, events: Events
+) -> None:
+    gate = Gate(group)
+    futures = [group.submit(add(1), size=BULK - 1), group.submit(add(2)), group.submit(add(3))]
+    gate.open()
+    assert [future.result(HANG_S) for future in futures] == [1, 2, 3]
+    assert events.commits == 2
+
+
+def test_results_and_errors_of_both_kinds_reach_their_callers(db: Db, group: GroupCommit) -> None:
+    def fails(name: str) -> Callable[[Tx], None]:
+        def fn(tx: Tx) -> None:
+            add(99)(tx)
+            raise KeyError(name)
+
+        return fn
+
+    gate = Gate(group)
+    results = [group.submit(add(1), size=200), group.submit(add(2)), group.submit(add(3), size=200)]
+    errors = [group.submit(fails("large"), size=200), group.submit(fails("small"))]
+    gate.open()
+    assert [future.result(HANG_S) for future in results] == [1, 2, 3]
+    assert [str(future.exception(HANG_S)) for future in errors] == ["'large'", "'small'"]
+    assert ids(db) == [1, 2, 3]
+
+
+def test_large_writes_that_fail_together_are_run_again_one_by_one(db: Db, group: GroupCommit) -> None:
+    gate = Gate(group)
+    futures = [group.submit(fn, size=BULK - 1) for fn in (add(1), add(2, parent=99), add(3, parent=1))]
+    futures.append(group.submit(add(4)))
+    gate.open()
+    assert [future.exception(HANG_S) is None for future in futures] == [True, False, True, True]
+    assert ids(db) == [1, 3, 4]
+
+
+def test_a_database_that_cannot_begin_fails_one_write_and_the_others_wait_for_their_turn(
+    db: Db, group: GroupCommit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(group)
+    futures = [group.submit(add(n)) for n in (1, 2)]
+    write, failures = db.write, [StoreUnavailable("gone")]
+    monkeypatch.setattr(db, "write", lambda fn: write(fn) if not failures else _raise(failures.pop()))
+    gate.open()
+    assert isinstance(futures[0].exception(HANG_S), StoreUnavailable)
+    assert futures[1].result(HANG_S) == 2
+    assert ids(db) == [2]
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def test_background_work_lets_small_writes_go_first_and_sees_only_its_own_effects(db: Db, group: GroupCommit) -> None:
+    gate = Gate(group)
+    order: list[str] = []
+    background = BackgroundWrites(db, group)
+
+    def enqueue(tx: Tx) -> None:
+        tx.effects.enqueued[1] = 1
+        order.append("large")
+
+    def sweep(tx: Tx) -> dict[int, int]:
+        order.append("sweep")
+        return dict(tx.effects.enqueued)
+
+    large = group.submit(enqueue, size=200)
+    with ThreadPoolExecutor(1) as threads:
+        queued = threading.Event()
+        submit = group.submit
+
+        def submit_and_tell(fn: Callable[[Tx], Any], size: int = 1) -> Future[Any]:
+            future = submit(fn, size)
+            queued.set()
+            return future
+
+        group.submit = submit_and_tell  # type: ignore[method-assign]
+        swept = threads.submit(background.write, sweep)
+        assert queued.wait(HANG_S)
+        small = submit(lambda _: order.append("small"))
+        gate.open()
+        assert swept.result(HANG_S) == {}
+    large.result(HANG_S)
+    small.result(HANG_S)
+    assert order == ["small", "large", "sweep"]
+    assert background.read(lambda tx: tx.one("SELECT COUNT(*) FROM item")) == (0,)
+
+
+def test_close_finishes_what_waits_of_both_kinds(db: Db, group: GroupCommit) -> None:
+    gate = Gate(group)
+    futures = [group.submit(add(n), size=size) for n, size in ((1, 200), (2, 1), (3, 1000), (4, 1))]
+    gate.free.set()
+    group.close()
+    assert [future.done() for future in futures] == [True] * 4
+    assert ids(db) == [1, 2, 3, 4]
+    with pytest.raises(StoreUnavailable):
+        BackgroundWrites(db, group).write(add(5))
 
 
 def test_close_finishes_what_waits_and_refuses_more(db: Db, group: GroupCommit) -> None:

@@ -140,7 +140,7 @@ class BackgroundWork:
         context, now = self._context, self._context.now()
         result = await context.db.run_in_thread(
             lambda: sweep.sweep(
-                context.db.engine, now=now, ids=context.ids, rules=context.rules, log_db=context.logs.engine
+                context.db.background, now=now, ids=context.ids, rules=context.rules, log_db=context.logs.background
             )
         )
         await self._report_sweep(result)
@@ -206,7 +206,7 @@ class BackgroundWork:
 
         await context.db.run_in_thread(
             lambda: sweep.run_chunked_work(
-                context.db.engine,
+                context.db.background,
                 now=now,
                 ids=context.ids,
                 rules=context.rules,
@@ -219,7 +219,9 @@ class BackgroundWork:
         if effects.no_resource:
             context.metrics.no_resource(effects.no_resource)
         if deleted:
-            await context.db.run_in_thread(lambda: sweep.drop_logs(context.db.engine, context.logs.engine, deleted))
+            await context.db.run_in_thread(
+                lambda: sweep.drop_logs(context.db.background, context.logs.background, deleted)
+            )
         for queue in queues_to_wake:
             context.hub.notify_work(queue, BATCH)
         context.hub.recheck_all()
@@ -239,7 +241,9 @@ class BackgroundWork:
         context, now = self._context, self._context.now()
         all_current = await context.db.read(partial(servers.all_servers_current, now=now, rules=context.rules))
         if not (all_current and self._tag_counts_checked):
-            invalid = await context.db.run_in_thread(partial(tag_counts.check_tag_counts, context.db.engine, now=now))
+            invalid = await context.db.run_in_thread(
+                partial(tag_counts.check_tag_counts, context.db.background, now=now)
+            )
             if invalid:
                 log.info("tag counts changed by an older server; recounting", spans=invalid)
         self._tag_counts_checked = all_current
@@ -324,7 +328,7 @@ class BackgroundWork:
         for start in range(0, len(due), HEARTBEAT_BATCH):
             batch = due[start : start + HEARTBEAT_BATCH]
             heartbeats = [(bot.bot_id, bot.session, now) for bot in batch]
-            await context.db.write(partial(_write_heartbeats, heartbeats=heartbeats))
+            await context.db.write(partial(_write_heartbeats, heartbeats=heartbeats), size=len(batch))
             for bot in batch:
                 bot.flushed_at = now
         self._forget_silent(now)

@@ -116,7 +116,7 @@ async def write_exchange(
         if bot is not None:
             _record_commit(context, bot, request, reports, written, now)
 
-    written = await context.db.write(write, record)
+    written = await context.db.write(write, record, size=len(reports))
     if bot is None:
         raise BrokenPromise("a bot was neither in memory nor read from the database")
     if written.snapshot is not None:

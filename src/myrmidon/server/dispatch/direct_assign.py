@@ -25,7 +25,7 @@ MAX_ASSIGNED_BOTS = 8
 """For how many waiting bots one submit claims; other bots are woken and claim for themselves."""
 
 
-async def write_and_assign(context: ServerContext, fn: Callable[[Tx], T]) -> T:
+async def write_and_assign(context: ServerContext, fn: Callable[[Tx], T], *, size: int = 1) -> T:
     """Like ``context.db.write``, for a submit: assigns its tasks to waiting bots in the same transaction.
 
     The held polls of those bots end as soon as the commit is durable. A bot that cannot claim does not make the submit
@@ -38,7 +38,7 @@ async def write_and_assign(context: ServerContext, fn: Callable[[Tx], T]) -> T:
         assignment.assign(tx)
         return result
 
-    writing = context.db.begin_write(run)
+    writing = context.db.begin_write(run, size=size)
     writing.add_done_callback(assignment.finish)
     return (await with_db_timeout(asyncio.shield(writing)))[0]
 

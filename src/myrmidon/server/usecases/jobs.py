@@ -26,6 +26,7 @@ from myrmidon.server.usecases.submit import store_within_quota
 from myrmidon.server.usecases.unsupported import check_served
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables.chunked_work import STAGED
 from myrmidon.store.tables.job import Job
 
 T = TypeVar("T")
@@ -198,7 +199,7 @@ async def store_jobs(
             ids=context.ids,
             rules=context.rules,
         )
-        return await write_and_assign(context, submit)
+        return await write_and_assign(context, submit, size=num_tasks)
 
     num_tasks = sum(len(draft.graph.nodes) for draft in drafts)
     return await store_within_quota(
@@ -215,10 +216,10 @@ async def store_jobs(
 async def _run_steps(context: ServerContext, group_id: int, *, draft: JobDraft, now: Micros) -> JobSubmitted:
     *staging, commit = submit_job.submit_steps(group_id, draft, now=now, ids=context.ids, rules=context.rules)
     for stage in staging:
-        staged = await context.db.write(stage)
+        staged = await context.db.write(stage, size=STAGED)
         if staged.repeated:
             return staged
-    stored = await write_and_assign(context, commit)
+    stored = await write_and_assign(context, commit, size=STAGED if staging else len(draft.graph.nodes))
     if staging:
         context.more_chunked_work.set()  # its tasks are started there
     return stored
@@ -274,7 +275,7 @@ async def extend_job(
         group, job.resource_group_id, tasks=num_tasks, num_bytes=call.body_size, count_stored=lambda _: 0
     ):
         try:
-            return await write_and_assign(context, extend)
+            return await write_and_assign(context, extend, size=num_tasks)
         except InvalidRequest as error:
             raise rename_problems(error, prepared.short) from None
 

@@ -120,4 +120,4 @@ async def store_drafts(
 ) -> list[Submitted | MyrmidonError]:
     """Store tasks and assign them to waiting bots; one result or error per draft, in order."""
     store = partial(submit.submit, group_id=group_id, drafts=drafts, now=now, ids=context.ids, rules=context.rules)
-    return await write_and_assign(context, store)
+    return await write_and_assign(context, store, size=len(drafts))

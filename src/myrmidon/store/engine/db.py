@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from myrmidon.model.errors import StoreBusy, StoreError, StoreRefused, StoreUnavailable
 from myrmidon.model.ids import Micros
@@ -28,6 +28,7 @@ from myrmidon.store.engine.sql import Dialect, Insert, Row, RowDelete, RowUpdate
 __all__ = [
     "open_db",
     "Db",
+    "Transactions",
     "Tx",
     "Dialect",
     "Insert",
@@ -101,6 +102,14 @@ def _backend(url: str, *, durable: bool, role: str, bulk: bool = False) -> Backe
 
         return Mariadb(url, durable=durable)
     raise StoreRefused(f"A database URL must start with sqlite:///, postgresql:// or mysql://, not {scheme}:.")
+
+
+class Transactions(Protocol):
+    """What work of many transactions needs of a database."""
+
+    def write(self, fn: Callable[[Tx], T]) -> T: ...
+    def read(self, fn: Callable[[Tx], T]) -> T: ...
+    def clock(self) -> Micros: ...
 
 
 class Db:

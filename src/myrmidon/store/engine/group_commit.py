@@ -1,8 +1,11 @@
-"""Group commit for SQLite: all waiting writes share one transaction and one fsync.
+"""Group commit for SQLite: waiting writes share one transaction and one fsync.
 
-The writer thread takes all writes that have arrived meanwhile, runs each in its own savepoint, and commits once. A
+The writer thread takes the writes that have arrived meanwhile, runs each in its own savepoint, and commits once. A
 write that fails does not affect the others. Results are delivered after the commit. If the group as a whole fails, each
 of its writes is run again in its own transaction.
+
+Small writes are run first (write_queue.py), and bulk writes are committed alone, so that a call about one task hardly
+waits for a large graph.
 
 Not used on PostgreSQL and MariaDB: there a deadlock rolls back the whole transaction, not one savepoint.
 """
@@ -11,53 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from math import inf
-from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import perf_counter
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from myrmidon.model.errors import StoreError, StoreUnavailable
+from myrmidon.model.ids import Micros
 from myrmidon.store.engine.db import Db, Tx
+from myrmidon.store.engine.write_queue import BULK, Write, WriteQueue
 
 T = TypeVar("T")
 
 MAX_GROUP_SIZE = 256
 GROUP_S = 0.003
-"""A group that has taken longer is committed, and its other writes begin the next one.
+"""A group that has taken longer is committed, and the writes that still wait begin the next one.
 
-So a small write waits for the large ones before it, but not for those behind it. Where a commit takes long, a group may
-take twice as long as the last commit: else the disk would set the pace of short writes.
+Where a commit takes long, a group may take twice as long as the last commit: else the disk would set the pace of short
+writes.
 """
-
-
-class Write(Generic[T]):
-    """A queued function, and the future of its result."""
-
-    __slots__ = ("error", "fn", "future", "result")
-
-    def __init__(self, fn: Callable[[Tx], T]) -> None:
-        self.fn = fn
-        self.future: Future[T] = Future()
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    def run_in(self, tx: Tx) -> None:
-        """Run in a savepoint, and keep the result or the error. Only an error that ends the transaction is raised."""
-        self.error = None
-        try:
-            self.result = tx.savepoint(self.fn)
-        except Exception as error:
-            if tx.ends_transaction(error):
-                raise
-            self.error = error
-
-    def resolve(self) -> None:
-        """Deliver the result or the error, after the commit."""
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.result)
 
 
 class GroupCommit:
@@ -70,8 +44,7 @@ class GroupCommit:
         self._db = db
         self._inline = inline
         self._on_commit = on_commit
-        self._waiting: SimpleQueue[Write[Any] | None] = SimpleQueue()
-        self._deferred: list[Write[Any]] = []
+        self._queue = WriteQueue()
         self._commit_s = 0.0
         self._lock = Lock()
         self._closed = False
@@ -85,19 +58,19 @@ class GroupCommit:
             return self._db.write(fn)
         return self.submit(fn).result()
 
-    def submit(self, fn: Callable[[Tx], T]) -> Future[T]:
+    def submit(self, fn: Callable[[Tx], T], size: int = 1) -> Future[T]:
         """As `write`, without waiting. Callbacks of the future run on the writer thread, so they must be short.
 
-        A write whose future is cancelled before it starts is not run.
+        A write whose future is cancelled before it starts is not run. ``size`` is about how many tasks it changes.
         """
-        write = Write(fn)
+        write = Write(fn, size)
         if self._inline:
             self._run_alone(write)
             return write.future
         with self._lock:
             if self._closed:
                 raise StoreUnavailable("The database was closed.")
-            self._waiting.put(write)
+            self._queue.put(write)
         return write.future
 
     def close(self) -> None:
@@ -106,63 +79,68 @@ class GroupCommit:
             if self._closed:
                 return
             self._closed = True
-            self._waiting.put(None)
+            self._queue.close()
         if not self._inline:
             self._thread.join()
 
     def _run(self) -> None:
-        while True:
-            group, more = self._next_group()
-            if group:
-                self._commit(group)
-            if not more:
-                return
+        while (write := self._queue.wait()) is not None:
+            self._commit(write)
 
-    def _next_group(self) -> tuple[list[Write[Any]], bool]:
-        """Wait for a write, and take all others that are queued; False after the last group."""
-        group, self._deferred = self._deferred, []
-        while len(group) < MAX_GROUP_SIZE:
-            try:
-                write = self._waiting.get(block=not group)
-            except Empty:
-                break
-            if write is None:
-                if not group:
-                    return group, False
-                self._waiting.put(None)  # nothing is queued behind it, but the group may leave writes for a further one
-                break
-            if write.future.set_running_or_notify_cancel():
-                group.append(write)
-        return group, True
-
-    def _commit(self, group: list[Write[Any]]) -> None:
-        if len(group) == 1:
+    def _commit(self, first: Write[Any]) -> None:
+        """Run a write, and others together with it: at most as many as wait now."""
+        num_writes = 1 if first.is_bulk else min(1 + len(self._queue), MAX_GROUP_SIZE)
+        if num_writes == 1:
             self._count_commit(1)
-            self._run_alone(group[0])
+            self._run_alone(first)
             return
         last: Tx | None = None
-        run = group
+        run: list[Write[Any]] = []
         ran_at = perf_counter()
 
         def run_all(tx: Tx) -> None:
-            nonlocal last, run, ran_at
+            nonlocal last, ran_at
             last = tx
-            # A further attempt runs the same writes: they may be committed already, and must find that out.
-            limit_s = max(GROUP_S, 2 * self._commit_s) if tx.attempt == 1 else inf
-            run = _run_for(limit_s, group if tx.attempt == 1 else run, tx)
+            if run:
+                _run_again(run, tx)
+            else:
+                self._run_group(first, num_writes, tx, run)
             ran_at = perf_counter()
 
         try:
             self._db.write(run_all)
         except BaseException as error:  # noqa: BLE001 - raised to the callers, not in this thread
             committed = last is not None and last.committed
-            self._fail(run, error, final=committed or not _may_succeed_alone(error))
+            self._fail(run or [first], error, final=committed or not _may_succeed_alone(error))
         else:
             self._commit_s = perf_counter() - ran_at
             self._count_commit(len(run))
             for write in run:
                 write.resolve()
-        self._deferred = group[len(run) :]
+
+    def _run_group(self, first: Write[Any], num_writes: int, tx: Tx, run: list[Write[Any]]) -> None:
+        """Run up to so many writes until the time of a group is over; each is added to ``run`` before it is run.
+
+        The next one is the one that is next then, even if it has arrived after the group has begun.
+        """
+        began = perf_counter()
+        limit_s = max(GROUP_S, 2 * self._commit_s)
+        write: Write[Any] | None = first
+        while write is not None:
+            run.append(write)
+            elapsed_s = self._run_timed(write, tx) - began
+            is_full = len(run) == num_writes or elapsed_s > limit_s
+            write = None if is_full else self._queue.take(to_join=True)
+
+    def _run_timed(self, write: Write[Any], tx: Tx) -> float:
+        """Run a write of a group; the time when it has ended."""
+        began = perf_counter()
+        try:
+            write.run_in(tx)
+        finally:
+            ended = perf_counter()
+            self._queue.record_run(write, ended - began)
+        return ended
 
     def _count_commit(self, num_writes: int) -> None:
         if self._on_commit:
@@ -176,22 +154,38 @@ class GroupCommit:
                 self._run_alone(write)
 
     def _run_alone(self, write: Write[Any]) -> None:
+        began = perf_counter()
         try:
             result = self._db.write(write.fn)
         except BaseException as error:  # noqa: BLE001 - raised to the caller
             write.future.set_exception(error)
         else:
             write.future.set_result(result)
+        self._queue.record_run(write, perf_counter() - began)
 
 
-def _run_for(seconds: float, writes: list[Write[Any]], tx: Tx) -> list[Write[Any]]:
-    """Run writes until this time is over; those that were run."""
-    until = perf_counter() + seconds
-    for number, write in enumerate(writes, 1):
+class BackgroundWrites:
+    """The transactions of background work: each write waits for its turn, and is committed alone."""
+
+    def __init__(self, db: Db, group: GroupCommit) -> None:
+        self._db = db
+        self._group = group
+
+    def write(self, fn: Callable[[Tx], T]) -> T:
+        """As Db.write. Must not be called on the writer thread."""
+        return self._group.submit(fn, size=BULK).result()
+
+    def read(self, fn: Callable[[Tx], T]) -> T:
+        return self._db.read(fn)
+
+    def clock(self) -> Micros:
+        return self._db.clock()
+
+
+def _run_again(writes: list[Write[Any]], tx: Tx) -> None:
+    """Run the same writes in a further attempt: they may be committed already, and must find that out."""
+    for write in writes:
         write.run_in(tx)
-        if perf_counter() > until:
-            return writes[:number]
-    return writes
 
 
 def _may_succeed_alone(error: BaseException) -> bool:

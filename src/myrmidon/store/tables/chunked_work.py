@@ -16,6 +16,8 @@ WHOLE = 1000
 """Rows that a caller's transaction changes at most. What is more becomes chunked work."""
 CHUNK = 200
 """Rows that one transaction of chunked work changes. On SQLite everybody else waits for it, so it is short."""
+STAGED = 100
+"""Tasks of a large graph that one transaction stores: each is several new rows, and takes twice as long as a change."""
 
 FEED = "feed"
 START = "start"

@@ -191,9 +191,13 @@ class SqliteLink:
         return self.connection.executemany(rows_delete_text(Dialect.SQLITE, statement), rows).rowcount if rows else 0
 
     def _execute(self, sql: str, params: dict[str, Any]) -> sqlite3.Cursor:
-        text, lists = _prepared(sql)
+        text, lists, text_of_one = _prepared(sql)
         for name in lists:
-            params[name] = json_text(params[name])
+            values = list(params[name])
+            if text_of_one and len(values) == 1:
+                params[name] = values[0]
+                return self.execute(text_of_one, params)
+            params[name] = json_text(values)
         return self.execute(text, params)
 
     def _insert(self, statement: Insert, rows: Sequence[Row], *, only_new: bool) -> int:
@@ -208,17 +212,25 @@ class SqliteLink:
 
 
 _LIMIT = re.compile(r"\bLIMIT :\w+")
+_IN_LIST = re.compile(r"\bIN \(SELECT value FROM json_each\((:\w+)\)\)")
 
 
 @lru_cache(maxsize=4096)
-def _prepared(sql: str) -> tuple[str, frozenset[str]]:
-    """The text, and the names of its lists, which are passed as JSON.
+def _prepared(sql: str) -> tuple[str, frozenset[str], str]:
+    """The text, the names of its lists, which are passed as JSON, and the text for a list of one value.
+
+    The last one compares with the value itself, which costs half as much. It is empty if there are several lists, or
+    if the list is used as a table.
 
     SQLite plans by the value of a bare ``LIMIT :n``, and prepares the statement again whenever it is bound: 17 us of 23
     for a claim. In an expression such as ``:n + 0`` it ignores the value.
     """
     text, binds = compiled(Dialect.SQLITE, sql)
-    return _LIMIT.sub(r"\g<0> + 0", text), frozenset(name for name, kind in binds if kind != "value")
+    text = _LIMIT.sub(r"\g<0> + 0", text)
+    lists = [(name, kind) for name, kind in binds if kind != "value"]
+    names = frozenset(name for name, _ in lists)
+    has_text_of_one = len(names) == 1 and all(kind.startswith("in") for _, kind in lists)
+    return text, names, _IN_LIST.sub(r"= \1", text) if has_text_of_one else ""
 
 
 def _check_version() -> None:

@@ -62,7 +62,7 @@ BULK_PAGE = 16 << 10
 """Page size of a file with large values: a megabyte costs half of what it does with 4 KiB, a line no more."""
 BULK_CHECKPOINT = 256
 """In pages: the same number of bytes as for other files, because commits wait for a checkpoint."""
-ROWS_PER_INSERT = (64, 16, 4, 2, 1)
+ROWS_PER_INSERT = (64, 16, 4, 3, 2, 1)
 """A few fixed sizes, because each is a separate prepared statement."""
 
 _ERROR_KINDS = {
@@ -191,14 +191,7 @@ class SqliteLink:
         return self.connection.executemany(rows_delete_text(Dialect.SQLITE, statement), rows).rowcount if rows else 0
 
     def _execute(self, sql: str, params: dict[str, Any]) -> sqlite3.Cursor:
-        text, lists, text_of_one = _prepared(sql)
-        for name in lists:
-            values = list(params[name])
-            if text_of_one and len(values) == 1:
-                params[name] = values[0]
-                return self.execute(text_of_one, params)
-            params[name] = json_text(values)
-        return self.execute(text, params)
+        return self.execute(bind(sql, params), params)
 
     def _insert(self, statement: Insert, rows: Sequence[Row], *, only_new: bool) -> int:
         done = inserted = 0
@@ -213,6 +206,18 @@ class SqliteLink:
 
 _LIMIT = re.compile(r"\bLIMIT :\w+")
 _IN_LIST = re.compile(r"\bIN \(SELECT value FROM json_each\((:\w+)\)\)")
+
+
+def bind(sql: str, params: dict[str, Any]) -> str:
+    """The text that is executed with these parameters, in which lists are replaced by what the text expects."""
+    text, lists, text_of_one = _prepared(sql)
+    for name in lists:
+        values = list(params[name])
+        if text_of_one and len(values) == 1:
+            params[name] = values[0]
+            return text_of_one
+        params[name] = json_text(values)
+    return text
 
 
 @lru_cache(maxsize=4096)

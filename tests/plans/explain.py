@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from myrmidon.store.engine import mariadb, postgresql, sqlite
-from myrmidon.store.engine.sql import Dialect, RowDelete, json_text, row_update_text, rows_delete_text, rows_update_text
+from myrmidon.store.engine.sql import Dialect, RowDelete, row_update_text, rows_delete_text, rows_update_text
 
 _TABLE = re.compile(
     r'(?:FROM|JOIN|UPDATE|,)\s+"?(\w+)"?(?:\s+(?:AS\s+)?(?!(?:WHERE|SET|ON|JOIN|LEFT|ORDER|LIMIT|GROUP)\b)(\w+))?',
@@ -79,10 +79,7 @@ class Explainer:
         given = dict(params)
         match self._dialect:
             case Dialect.SQLITE:
-                text, lists = sqlite._prepared(sql)
-                for name in lists:
-                    given[name] = json_text(given[name])
-                return self._link.execute("EXPLAIN QUERY PLAN " + text, given).fetchall()
+                return self._link.execute("EXPLAIN QUERY PLAN " + sqlite.bind(sql, given), given).fetchall()
             case Dialect.POSTGRESQL:
                 encoded, values = postgresql._prepared(sql)
                 return self._ask_postgresql(encoded, values(given) if values else None)

@@ -10,7 +10,6 @@ lost response does no harm; a smaller one is a delayed duplicate and returns non
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2s
-from hmac import digest as hmac_digest
 
 from msgspec import Struct
 
@@ -18,6 +17,7 @@ from myrmidon.model import dimensions
 from myrmidon.model.bot import Bot
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, next_run_number
+from myrmidon.model.keyed_hash import keyed_hash
 from myrmidon.model.states import READY, RUNNING, RunState
 from myrmidon.model.task_request import cache_names
 from myrmidon.model.task_result import TaskResult, TaskRun
@@ -356,7 +356,7 @@ def claim_token(poll: Poll) -> str:
 
     It is derived from the claim, so that a repeated claim returns the same token.
     """
-    return hmac_digest(poll.token_key, f"{poll.bot_id}\n{poll.session}\n{poll.nonce}".encode(), "sha256").hex()
+    return keyed_hash(poll.token_key, f"{poll.bot_id}\n{poll.session}\n{poll.nonce}".encode())
 
 
 def token_hash(token: str) -> str:

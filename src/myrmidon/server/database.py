@@ -99,11 +99,11 @@ class AsyncDatabase:
 
     async def read(self, fn: Callable[[Tx], T]) -> T:
         """Run fn on a reader."""
-        return await with_db_timeout(asyncio.wrap_future(self.executor.read(fn)))
+        return await _result_of(self.executor.read(fn))
 
     async def write(self, fn: Callable[[Tx], T]) -> T:
         """Run fn in a transaction; returns when it is on disk."""
-        return await with_db_timeout(asyncio.wrap_future(self.executor.write(fn)))
+        return await _result_of(self.executor.write(fn))
 
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
         """Run a blocking function, such as a sweep, on a thread. It may take as long as it likes."""
@@ -126,48 +126,94 @@ class SchedulingDatabase(AsyncDatabase):
         ``on_commit`` gets the result before that, also if the caller was cancelled meanwhile. ``size`` is how many
         tasks fn changes, about: smaller transactions may be run before it.
         """
-        return (await with_db_timeout(asyncio.shield(self.start_write(fn, on_commit, size=size))))[0]
+        return await with_db_timeout(self.start_write(fn, on_commit, size=size))
 
     def start_write(
         self, fn: Callable[[Tx], T], on_commit: Callable[[T], None] | None = None, *, size: int = 1
-    ) -> asyncio.Future[tuple[T, CommitEffects]]:
-        """As `write`, without waiting for it."""
-        writing = self.begin_write(fn, size=size)
-        writing.add_done_callback(self._publish)
-        if on_commit is not None:
-            writing.add_done_callback(partial(_call_with_result, on_commit))
-        return writing
+    ) -> asyncio.Future[T]:
+        """As `write`, without waiting for it. Cancelling the future does not cancel the write."""
+        waiting: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-    def begin_write(self, fn: Callable[[Tx], T], *, size: int = 1) -> asyncio.Future[tuple[T, CommitEffects]]:
-        """Start a transaction without waiting for it and without publishing its effects: the caller does both.
+        def settle(written: Future[tuple[T, CommitEffects]]) -> None:
+            error = written.exception()
+            if error is not None:
+                resolve(waiting, error=error)
+                return
+            result, effects = written.result()
+            resolve(waiting, result)  # its caller continues only after this function
+            self.publish(effects)
+            if on_commit is not None:
+                on_commit(result)
 
-        It is carried out even when nobody awaits its result any more.
+        self.begin_write(fn, settle, size=size)
+        return waiting
+
+    def begin_write(
+        self, fn: Callable[[Tx], T], settle: Callable[[Future[tuple[T, CommitEffects]]], None], *, size: int = 1
+    ) -> None:
+        """Start a transaction without publishing its effects; ``settle`` gets its outcome on the event loop.
+
+        It is carried out even when nobody waits for its result any more.
         """
-        metrics, started, with_effects = self._metrics, time.perf_counter(), collect_effects(fn)
+        loop, metrics = asyncio.get_running_loop(), self._metrics
+        started, with_effects = time.perf_counter(), collect_effects(fn)
 
         def timed(tx: Tx) -> tuple[T, CommitEffects]:
             metrics.write_started(time.perf_counter() - started)
             return with_effects(tx)
 
-        return asyncio.wrap_future(self.executor.write(timed, size))
-
-    def _publish(self, writing: asyncio.Future[tuple[T, CommitEffects]]) -> None:
-        if not writing.cancelled() and writing.exception() is None:
-            self.publish(writing.result()[1])
+        self.executor.write(timed, size).add_done_callback(partial(_call_on, loop, settle))
 
 
-def _call_with_result(fn: Callable[[T], None], writing: asyncio.Future[tuple[T, CommitEffects]]) -> None:
-    if not writing.cancelled() and writing.exception() is None:
-        fn(writing.result()[0])
+async def _result_of(running: Future[T]) -> T:
+    """Await what runs on a thread. It is not started any more if the caller is cancelled before, or has given up."""
+    loop = asyncio.get_running_loop()
+    waiting: asyncio.Future[T] = loop.create_future()
+
+    def settle(ended: Future[T]) -> None:
+        if ended.cancelled():
+            return
+        error = ended.exception()
+        if error is None:
+            resolve(waiting, ended.result())
+        else:
+            resolve(waiting, error=error)
+
+    running.add_done_callback(partial(_call_on, loop, settle))
+    try:
+        return await with_db_timeout(waiting)
+    finally:
+        running.cancel()
 
 
-async def with_db_timeout(result: asyncio.Future[T]) -> T:
+def _call_on(loop: asyncio.AbstractEventLoop, settle: Callable[[Future[T]], None], ended: Future[T]) -> None:
+    """Call ``settle`` on the event loop. Called on the thread that has ended the future."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(settle, ended)
+
+
+def resolve(waiting: asyncio.Future[T], result: T | None = None, *, error: BaseException | None = None) -> None:
+    """Give a result or an error to whoever awaits the future, unless it was cancelled or its time was up."""
+    if waiting.done():
+        return
+    if error is not None:
+        waiting.set_exception(error)
+    else:
+        waiting.set_result(result)  # type: ignore[arg-type]
+
+
+async def with_db_timeout(waiting: asyncio.Future[T]) -> T:
     """Await a result of the database; raise StoreUnavailable when there is none after ``DB_TIMEOUT_S``.
 
     A write may still be carried out afterwards: repeating it with the same request key returns its result.
+    A timer of the future itself costs a fraction of ``asyncio.timeout``.
     """
+    timer = asyncio.get_running_loop().call_later(DB_TIMEOUT_S, _time_is_up, waiting)
     try:
-        async with asyncio.timeout(DB_TIMEOUT_S):
-            return await result
-    except TimeoutError:
-        raise StoreUnavailable(f"The database has not answered for {DB_TIMEOUT_S:.0f} s.") from None
+        return await waiting
+    finally:
+        timer.cancel()
+
+
+def _time_is_up(waiting: asyncio.Future[T]) -> None:
+    resolve(waiting, error=StoreUnavailable(f"The database has not answered for {DB_TIMEOUT_S:.0f} s."))

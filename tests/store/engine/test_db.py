@@ -29,6 +29,7 @@ from myrmidon.store.engine.db import (
     Tx,
     open_db,
 )
+from myrmidon.store.engine.sql import json_text
 from tests import databases, servers
 from tests.deadline import HANG_S
 
@@ -954,3 +955,34 @@ def test_a_database_without_space_is_full_until_a_write_succeeds(tmp_path: Path)
         assert not db.disk_is_full()
     finally:
         db.close()
+
+
+# --- Lists of one value on SQLite ---
+
+
+@pytest.mark.parametrize(
+    ("sql", "lists", "text"),
+    [
+        ("SELECT a FROM t WHERE id {in:ids}", {"ids": {7}}, "SELECT a FROM t WHERE id = :ids"),
+        ("DELETE FROM t WHERE NOT (s {in_text:s})", {"s": ["x"]}, "DELETE FROM t WHERE NOT (s = :s)"),
+    ],
+)
+def test_a_list_of_one_value_is_compared_with_the_value_itself(sql: str, lists: dict[str, Any], text: str) -> None:
+    params = dict(lists)
+    assert sqlite.bind(sql, params) == text
+    assert params == {name: next(iter(values)) for name, values in lists.items()}
+
+
+@pytest.mark.parametrize(
+    ("sql", "lists"),
+    [
+        ("SELECT a FROM t WHERE id {in:ids}", {"ids": [7, 8]}),
+        ("SELECT a FROM t WHERE id {in:ids}", {"ids": []}),
+        ("SELECT a FROM t WHERE id {in:ids} AND s {in_text:names}", {"ids": [7], "names": ["x"]}),
+        ("SELECT value FROM {each:ids} WHERE value {in:ids}", {"ids": [7]}),
+    ],
+)
+def test_other_lists_are_passed_as_json(sql: str, lists: dict[str, Any]) -> None:
+    params = dict(lists)
+    assert "json_each" in sqlite.bind(sql, params)
+    assert params == {name: json_text(values) for name, values in lists.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import re
 
+from myrmidon.model.keyed_hash import keyed_hash
 from myrmidon.model.validation import MAX_INT64
 from myrmidon.server.calls import Identity, Role
 from myrmidon.store.engine.db import Tx
@@ -24,7 +25,7 @@ CACHE_S = 2
 def run_token(key: bytes, *, task_id: int, run: int, job_id: int, group_id: int, nonce: int) -> str:
     """The token of a run."""
     content = f"run\n{task_id}\n{run}\n{job_id}\n{group_id}\n{nonce}"
-    return f"{PREFIX}{task_id:x}_{run}_{hmac.digest(key, content.encode(), 'sha256').hex()}"
+    return f"{PREFIX}{task_id:x}_{run}_{keyed_hash(key, content.encode())}"
 
 
 def read_run_token(tx: Tx, key: bytes, text: str) -> Identity | None:

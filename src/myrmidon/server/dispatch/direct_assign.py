@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TypeVar
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.server.context import ServerContext
-from myrmidon.server.database import with_db_timeout
+from myrmidon.server.database import resolve, with_db_timeout
 from myrmidon.server.dispatch.claims import claim_size, claim_with_nonce, record_claim
 from myrmidon.server.dispatch.give_back import begin_give_back
 from myrmidon.server.waiting.connected_bot import ConnectedBot
@@ -38,9 +39,20 @@ async def write_and_assign(context: ServerContext, fn: Callable[[Tx], T], *, siz
         assignment.assign(tx)
         return result
 
-    writing = context.db.begin_write(run, size=size)
-    writing.add_done_callback(assignment.finish)
-    return (await with_db_timeout(asyncio.shield(writing)))[0]
+    waiting: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def settle(written: Future[tuple[T, CommitEffects]]) -> None:
+        error = written.exception()
+        if error is None:
+            result, effects = written.result()
+            resolve(waiting, result)
+            assignment.deliver(effects)
+        else:
+            resolve(waiting, error=error)
+            assignment.cancel()
+
+    context.db.begin_write(run, settle, size=size)
+    return await with_db_timeout(waiting)
 
 
 class DirectAssignment:
@@ -91,19 +103,21 @@ class DirectAssignment:
                 tx.effects.enqueued[task.work.queue] -= 1
         return len(tasks)
 
-    def finish(self, writing: asyncio.Future[tuple[T, CommitEffects]]) -> None:
-        """Deliver the claims or cancel the reservations, on the event loop, after the commit or its failure."""
-        hub = self._context.hub
-        committed = not writing.cancelled() and writing.exception() is None
-        effects = writing.result()[1] if committed else CommitEffects()
+    def deliver(self, effects: CommitEffects) -> None:
+        """Deliver the claims, on the event loop, after the commit; cancel the reservations of bots that got none."""
         effects.enqueued = {queue: n for queue, n in effects.enqueued.items() if n > 0}
         for bot in self._reserved:
-            tasks = self._claimed.get(bot) if committed else None
+            tasks = self._claimed.get(bot)
             if tasks:
                 self._deliver(bot, tasks, effects)
             else:
-                hub.cancel_reservation(bot)
+                self._context.hub.cancel_reservation(bot)
         self._context.db.publish(effects)
+
+    def cancel(self) -> None:
+        """Cancel the reservations, on the event loop, because the transaction has failed."""
+        for bot in self._reserved:
+            self._context.hub.cancel_reservation(bot)
 
     def _deliver(self, bot: ConnectedBot, tasks: list[Claimed], effects: CommitEffects) -> None:
         """End the poll of a bot with its runs; give them back if the poll is gone and the bot has sent another one."""

@@ -86,14 +86,16 @@ def test_a_function_that_is_canceled_ends_and_the_next_one_runs(server: Stub, no
     assert outputs(run(server, "echo", 1)) == [1]
 
 
-def test_a_function_that_is_canceled_before_it_begins_is_given_back(server: Stub, notes: Path):
-    with server.change:
-        first = call(server, "touch_and_wait", str(notes / "begun"), str(notes / "go"))
-        second = call(server, "none")
-        server.stops.add(second)
-    server.until(lambda: server.outcomes.get(second) == "given_back")
-    (notes / "go").touch()
-    assert server.result(first)["exit_code"] == 0
+def test_a_function_that_is_canceled_before_it_begins_is_given_back(interpreter: str, notes: Path, tmp_path: Path):
+    """A bot claims several functions at once if it does not know yet that they take long."""
+    with Stub() as server, a_bot_with_slots(server, tmp_path / "new", 1, python=interpreter):
+        with server.change:
+            first = call(server, "touch_and_wait", str(notes / "begun"), str(notes / "go"))
+            second = call(server, "none")
+            server.stops.add(second)
+        server.until(lambda: server.outcomes.get(second) == "given_back")
+        (notes / "go").touch()
+        assert server.result(first)["exit_code"] == 0
 
 
 def test_a_function_that_is_lost_is_killed_and_not_reported(server: Stub, notes: Path):

@@ -31,7 +31,7 @@ MINUTE = 60_000_000
 WEEK_MINUTES = 7 * 24 * 60
 AGE = 10 * MINUTE
 """The newest tasks are this old, so that they are old enough to be counted."""
-INT = "Int64"
+INT = "int64"
 POOLS = ("default", "build", "test", "gpu")
 COPIED = (
     "task_requests", "task_slices", "task_tags", "task_results", "task_runs", "task_to_run", "task_inputs",

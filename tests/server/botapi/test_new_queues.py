@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from myrmidon.server.context import ServerContext
+from myrmidon.store.engine.db import Tx
 from tests.deadline import HANG_S, POLL_S
 from tests.server.contexts import BotClient, a_server_context, a_task, begun, start, submit, until
 
@@ -28,22 +30,39 @@ def run(context: ServerContext, story: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(asyncio.wait_for(told(), HANG_S))
 
 
-def submit_during_the_next(method: str, context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the next transaction of this kind, a task of a new queue comes before its caller learns the result."""
-    original = getattr(context.db, method)
+def submit_after_the_next_write(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the next write, a task of a new queue comes before its caller learns the result."""
+    original = context.db.begin_write
 
-    async def finish_late(transaction: Awaitable[Any]) -> Any:
-        result = await transaction
-        before = context.hub.queue_seq
-        await submit(context, a_task())
-        await until(lambda: context.hub.queue_seq > before)
+    async def settle_late(written: Future[Any], settle: Callable[[Future[Any]], None]) -> None:
+        await submit_to_a_new_queue(context)
+        settle(written)
+
+    def begin(fn: Callable[[Tx], Any], settle: Callable[[Future[Any]], None], **options: Any) -> None:
+        monkeypatch.setattr(context.db, "begin_write", original)
+        original(fn, lambda written: settling.append(asyncio.ensure_future(settle_late(written, settle))), **options)
+
+    settling: list[asyncio.Task[None]] = []  # the event loop itself holds no reference
+    monkeypatch.setattr(context.db, "begin_write", begin)
+
+
+def submit_after_the_next_read(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a write."""
+    original = context.db.read
+
+    async def read(fn: Callable[[Tx], Any]) -> Any:
+        monkeypatch.setattr(context.db, "read", original)
+        result = await original(fn)
+        await submit_to_a_new_queue(context)
         return result
 
-    def begin(*args: Any) -> asyncio.Future[Any]:
-        monkeypatch.setattr(context.db, method, original)
-        return asyncio.ensure_future(finish_late(original(*args)))
+    monkeypatch.setattr(context.db, "read", read)
 
-    monkeypatch.setattr(context.db, method, begin)
+
+async def submit_to_a_new_queue(context: ServerContext) -> None:
+    before = context.hub.queue_seq
+    await submit(context, a_task())
+    await until(lambda: context.hub.queue_seq > before)
 
 
 async def gets_a_task(bot: BotClient, **fields: Any) -> bool:
@@ -53,7 +72,7 @@ async def gets_a_task(bot: BotClient, **fields: Any) -> bool:
 def test_a_queue_that_is_created_during_a_handshake(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         bot = BotClient(context)
-        submit_during_the_next("begin_write", context, monkeypatch)
+        submit_after_the_next_write(context, monkeypatch)
         await bot.shake()
         assert await gets_a_task(bot)
 
@@ -67,7 +86,7 @@ def test_a_queue_that_is_created_while_an_idle_bot_is_read(
         bot = BotClient(context)
         await bot.shake()
         context.hub.forget(bot.name)  # as after a restart of the server
-        submit_during_the_next("read", context, monkeypatch)
+        submit_after_the_next_read(context, monkeypatch)
         assert await gets_a_task(bot)
 
     run(context, story)
@@ -83,7 +102,7 @@ def test_a_queue_that_is_created_while_a_bot_with_a_run_is_read(
         (held,) = (await bot.exchange(wait_s=POLL_S))["tasks"]
         await bot.exchange(n=0, reports=[start(held)])
         context.hub.forget(bot.name)
-        submit_during_the_next("begin_write", context, monkeypatch)
+        submit_after_the_next_write(context, monkeypatch)
         assert await gets_a_task(bot, holds=[[held["run"], held["token"]]])
 
     run(context, story)
@@ -95,7 +114,7 @@ def test_a_queue_that_is_created_while_a_bot_changes_its_dimensions(
     async def story() -> None:
         bot = BotClient(context)
         await bot.shake()
-        submit_during_the_next("begin_write", context, monkeypatch)
+        submit_after_the_next_write(context, monkeypatch)
         assert await gets_a_task(bot, dimensions={**bot.dimensions, "floor": ["3"]})
 
     run(context, story)

@@ -9,7 +9,6 @@ lost response does no harm; a smaller one is a delayed duplicate and returns non
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import blake2s
 
 from msgspec import Struct
 
@@ -17,12 +16,12 @@ from myrmidon.model import dimensions
 from myrmidon.model.bot import Bot
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, next_run_number
-from myrmidon.model.keyed_hash import keyed_hash
 from myrmidon.model.states import READY, RUNNING, RunState
 from myrmidon.model.task_request import cache_names
 from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.model.task_to_run import MAY_BE_NEAR, READS_SHARED, USES_CACHES, Accepts, Head, TaskToRun
 from myrmidon.model.value import Value
+from myrmidon.scheduler.claim_tokens import claim_token, token_hash
 from myrmidon.scheduler.policy import DEFAULT_RULES, GroupShares, Rules, best_queues, local_first, pick_queues
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
@@ -62,6 +61,10 @@ class Poll(Struct, frozen=True, kw_only=True):
     accepts: Accepts = Accepts.ANY
     leave: frozenset[int] = frozenset()
     """Tasks that another bot is to take, because it has their data."""
+
+    def token(self) -> str:
+        """The token of its runs."""
+        return claim_token(self.token_key, bot_id=self.bot_id, session=self.session, nonce=self.nonce)
 
 
 class _Taker(Struct, frozen=True):
@@ -141,7 +144,7 @@ def _repeat(uow: UnitOfWork, poll: Poll) -> list[Claimed]:
     live = task_run.live_of_bot(uow.tx, poll.bot_id)
     mine = [run for run in live if run.session == poll.session and run.nonce == poll.nonce]
     work = task_request.work(uow.tx, sorted({run.task_id for run in mine})) if mine else {}
-    return _claimed(uow, mine, claim_token(poll), work, special=sorted({run.task_id for run in mine}))
+    return _claimed(uow, mine, poll.token(), work, special=sorted({run.task_id for run in mine}))
 
 
 # ---------------------------------------------------------------- choosing
@@ -301,7 +304,7 @@ def _may_run(row: TaskToRun, task: TaskResult | None) -> bool:
 def _start(uow: UnitOfWork, bot: Bot, poll: Poll, taken: Sequence[tuple[TaskToRun, TaskResult]]) -> list[Claimed]:
     work = task_request.work(uow.tx, sorted(task.id for _, task in taken))
     task_to_run.remove_taken(uow.tx, [row for row, _ in taken])
-    token = claim_token(poll)
+    token = poll.token()
     hashed = token_hash(token)
     runs = []
     for row, task in taken:
@@ -349,19 +352,6 @@ def _new_run(
         resource_group_id=task.resource_group_id,
         modified_at=uow.now,
     )
-
-
-def claim_token(poll: Poll) -> str:
-    """The token that all runs of a claim share; reports need it, so only the claiming bot can report on them.
-
-    It is derived from the claim, so that a repeated claim returns the same token.
-    """
-    return keyed_hash(poll.token_key, f"{poll.bot_id}\n{poll.session}\n{poll.nonce}".encode())
-
-
-def token_hash(token: str) -> str:
-    """The stored form of a token, which can verify the token but not replace it."""
-    return blake2s(token.encode()).hexdigest()
 
 
 def _claimed(

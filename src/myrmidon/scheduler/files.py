@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from hmac import compare_digest
 
 from myrmidon.model.ids import Micros
-from myrmidon.scheduler.claim import token_hash
+from myrmidon.scheduler.claim_tokens import token_hash
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import stored_file, task_run
 from myrmidon.store.tables.chunked_work import WHOLE

@@ -28,7 +28,7 @@ from myrmidon.model.task_result import (
     TaskRun,
 )
 from myrmidon.scheduler.capacity import handle_lost_capacity
-from myrmidon.scheduler.claim import token_hash
+from myrmidon.scheduler.claim_tokens import token_hash
 from myrmidon.scheduler.outputs import ReportedOutputs
 from myrmidon.scheduler.policy import (
     DEFAULT_RULES,

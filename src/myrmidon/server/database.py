@@ -153,7 +153,7 @@ class SchedulingDatabase(AsyncDatabase):
     ) -> None:
         """Start a transaction without publishing its effects; ``settle`` gets its outcome on the event loop.
 
-        It is carried out even when nobody waits for its result any more.
+        It is carried out even if its caller has stopped waiting.
         """
         loop, metrics = asyncio.get_running_loop(), self._metrics
         started, with_effects = time.perf_counter(), collect_effects(fn)
@@ -193,7 +193,7 @@ def _call_on(loop: asyncio.AbstractEventLoop, settle: Callable[[Future[T]], None
 
 
 def resolve(waiting: asyncio.Future[T], result: T | None = None, *, error: BaseException | None = None) -> None:
-    """Give a result or an error to whoever awaits the future, unless it was cancelled or its time was up."""
+    """Resolve a future with a result or an error, unless it was cancelled or its time was up."""
     if waiting.done():
         return
     if error is not None:

@@ -7,7 +7,7 @@ from functools import partial
 
 from myrmidon.model.task_result import GiveBack, TaskRun
 from myrmidon.scheduler import report as reporting
-from myrmidon.scheduler.claim import Poll, claim_token
+from myrmidon.scheduler.claim_tokens import claim_token
 from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.claims import ATTEMPT_BITS
 from myrmidon.server.waiting.connected_bot import ConnectedBot
@@ -47,5 +47,4 @@ def _runs_between(tx: Tx, bot: ConnectedBot, *, after: int, before: int) -> list
 
 
 def _token(context: ServerContext, run: TaskRun) -> str:
-    claim = Poll(bot_id=run.bot_id, session=run.session, nonce=run.nonce, token_key=context.keys.run_token)
-    return claim_token(claim)
+    return claim_token(context.keys.run_token, bot_id=run.bot_id, session=run.session, nonce=run.nonce)

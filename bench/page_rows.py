@@ -17,7 +17,7 @@ from myrmidon.model.ids import show_task
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import Finish
 from myrmidon.model.value import GroupOwner, OutputValue
-from myrmidon.scheduler import cancel, report, shared_values, submit_job, tag_counts
+from myrmidon.scheduler import cancel, report, shared_values, submit_job
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.job_draft import draft_job
 from myrmidon.store.engine.db import open_db
@@ -86,8 +86,6 @@ def fill(database: Path, sizes: Sizes, *, lines: int) -> LongLog:
             if table.name in COPIED:
                 bed.db.write(partial(_copy, table=table.name, columns=table.columns, copies=sizes.copies))
         bed.db.write(partial(_add_activity, bed=bed, per_minute=max(sizes.tasks // WEEK_MINUTES, 1)))
-        while tag_counts.update_tag_counts(bed.db, now=bed.now(), limit=1000):
-            pass
         long_log = _write_long_log(bed, lines)
         bed.db.write(partial(keep_bots_alive, now=bed.now()))
         bed.db.write(lambda tx: tx.run("ANALYZE"))

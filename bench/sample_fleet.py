@@ -25,7 +25,7 @@ from bench.bed import Bed
 from bench.page_rows import keep_bots_alive
 from myrmidon.model.bot import Handshake
 from myrmidon.model.task_result import Finish, Start
-from myrmidon.scheduler import bots, report, submit, submit_job, tag_counts
+from myrmidon.scheduler import bots, report, submit, submit_job
 from myrmidon.scheduler.claim import Claimed, Poll
 from myrmidon.scheduler.job_draft import draft_job
 from myrmidon.store.engine.db import open_db
@@ -264,8 +264,6 @@ def fill(database: Path, seed: int = 7) -> None:
         day.plan(hour * HOUR_S, day.deploy)
     day.live()
     day.at = day.end_at
-    while tag_counts.update_tag_counts(day.db, now=day.now(), limit=1000):
-        pass
     day.db.write(partial(keep_bots_alive, now=day.now()))
     day.logs.close()
     day.close()

@@ -26,7 +26,7 @@ from bench.bars import Bar, measure_each, note
 from bench.bed import BOT, Bed, real_disk
 from bench.fleet import Connection
 from myrmidon.model.task_result import Finish
-from myrmidon.scheduler import report, tag_counts
+from myrmidon.scheduler import report
 from myrmidon.store.engine.table_copy import tables
 from tests.live import LiveServer, live_server
 
@@ -130,19 +130,16 @@ def a_server(database: Path | None = None) -> Iterator[LiveServer]:
 
 
 def fill(database: Path, sizes: Sizes, copies: int) -> None:
-    """Whole lives of some tasks, and copies of them, each a minute older; all of it tallied."""
+    """Whole lives of some tasks, and copies of them, each a minute older."""
     bed = Bed(f"sqlite:///{database}")
     try:
         bed.greet()
         for start in range(0, sizes.tasks, 100):
             live(bed, range(start, min(start + 100, sizes.tasks)))
-        bed.db.write(lambda tx: age(tx, 10))  # so that nothing is too young to be tallied
         if copies > 1:
             for table in tables():
                 if table.name in COPIED:
                     bed.db.write(partial(copy, table=table.name, columns=table.columns, copies=copies))
-        while tag_counts.update_tag_counts(bed.db, now=bed.now(), limit=1000):
-            pass
     finally:
         bed.close()
 
@@ -171,14 +168,6 @@ def copy(tx: Any, table: str, columns: Sequence[str], copies: int) -> None:
     tx.run(sql, copies=list(range(1, copies)))
 
 
-def age(tx: Any, minutes: int) -> None:
-    """Let everything be older than it is."""
-    for table in tables():
-        if table.name in COPIED:
-            sets = ", ".join(f"{c} = {moved(c, ':n')}" for c in table.columns if moved(c, "") != f"s.{c}")
-            tx.run(f"UPDATE {table.name} AS s SET {sets.replace('s.', '')}", n=minutes)
-
-
 class Beds:
     """The small and the large server, made when the first bar asks for them."""
 
@@ -198,7 +187,7 @@ class Beds:
                 began = time.perf_counter()
                 fill(many, self.sizes, self.sizes.copies)
                 total = self.sizes.tasks * self.sizes.copies
-                note(f"{total:,} tasks stored and tallied in", f"{time.perf_counter() - began:.0f} s")
+                note(f"{total:,} tasks stored in", f"{time.perf_counter() - began:.0f} s")
                 with a_server(few) as small, a_server(many) as large:
                     self._compare(small, large)
         return self._found

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import structs
-
 from myrmidon.model.task_request import Payload
 from myrmidon.model.value import GroupOwner, JobOwner
 from myrmidon.scheduler import (
@@ -38,7 +36,6 @@ from myrmidon.store.tables import (
     request_key,
     session,
     stored_file,
-    tag_counts,
     task_queues,
     task_request,
     task_result,
@@ -49,7 +46,7 @@ from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import log as logs
 from myrmidon.store.tables import value as values
-from myrmidon.store.views import job_values, listings, next_due, run_details, run_files, task_count, task_search
+from myrmidon.store.views import job_values, listings, next_due, run_details, run_files, task_search
 from myrmidon.store.views.listings import BotSearch
 from myrmidon.store.views.task_search import TaskSearch
 from tests.world import (
@@ -109,18 +106,7 @@ def prepare(w: World) -> Facts:
             w.db.write(lambda tx, item=item: report.append_log(tx, item))
     w.db.write(lambda tx: outbox.assign_positions(tx, 150))
     value = w.do(shared_values.create_value, GroupOwner(w.group), INT, Payload(inline=b"\x05", size=1)).id
-    for task_id in sorted(job.task_ids.values())[:8]:
-        w.db.write(lambda tx, first=task_id: _tallied(tx, w, first))
     return {"job": job.job_id, "ids": job.task_ids, "x": x, "running": running, "value": value}
-
-
-def _tallied(tx: Any, w: World, first_id: int) -> None:
-    """A span of one task, sealed."""
-    tag_counts.add_span(tx, first_id, first_id + 16, w.now)
-    rows = [(tag, first_id, w.group, state, 1) for tag in ("", "pool:default", "k:v") for state in ("FAILED", "KILLED")]
-    span = tag_counts.read(tx, first_id)
-    assert span is not None
-    tag_counts.save(tx, structs.replace(span, sealed=1, num_tasks=1, check_at=None), rows, tag_counts.lock(tx))
 
 
 def _results(tx: Any, w: World, f: Facts) -> Any:
@@ -154,40 +140,15 @@ def _search(**more: Any) -> TaskSearch:
 
 
 def _counts(tx: Any, w: World, f: Facts) -> Any:
-    """The rows of a span's worth of tasks, and the sums of everything that was tallied."""
-    low = _newest(w, 2000)
-    edges = tag_counts.whole_spans(tx, low, task_search.MAX_ID)
-    assert edges is not None
-    return (
-        task_count._count_rows(tx, _search(), low, task_search.MAX_ID),
-        task_count._count_rows(tx, TaskSearch(states=("READY",)), low, task_search.MAX_ID),
-        task_count._count_ids(tx, _search(), sorted(f["ids"].values())[:50]),
-        tag_counts.sums(tx, "pool:default", edges, None),
-        tag_counts.sums(tx, "", edges, w.group),
-        tag_counts.is_counted(tx, "pool:default", edges),
-        tag_counts.spans_with_states(tx, ("KILLED", "FAILED"), low, task_search.MAX_ID),
-        tag_counts.version(tx),
-    )
-
-
-def _tally(tx: Any, w: World, f: Facts) -> Any:
-    """What sealing a span asks, and opening one."""
-    span = tag_counts.due(tx, w.now, 1) or tag_counts.spans(tx, _newest(w, 9000), _newest(w, 8000))
-    tag_counts.next_span(tx, _newest(w, 5000), 2048, staged_until=w.now + 3600 * SECOND)
-    tag_counts.members(tx, span[0])
-    tag_counts.ended(tx, span[0])
-    tag_counts.ended_of(tx, sorted(f["ids"].values())[:50])
-    tag_counts.sealed_after(tx, 0, 16)
-    tag_counts.num_unfinished(tx, span[0])
-    tag_counts.postpone(tx, span[0].first_id, w.now)
-    return tag_counts.open_spans(tx, [span[0].first_id], w.now)
+    return [
+        task_search.count_by_state(tx, search, limit=500)
+        for search in (_search(), TaskSearch(states=("READY",)), TaskSearch(group_id=w.group))
+    ]
 
 
 def _sorted(tx: Any, w: World, f: Facts) -> Any:
-    low = _newest(w, 2000)
-    return task_search._latest(
-        tx, _search(), "completed_at", None, low, task_search.MAX_ID, n=50, after=task_search.START
-    )
+    search = _search(low=_newest(w, 2000))
+    return task_search.can_sort(tx, search), task_search.sorted_page(tx, search, "completed_at", n=50)
 
 
 def _of_bot(tx: Any, w: World, f: Facts) -> Any:
@@ -375,7 +336,6 @@ HOT: dict[str, Call] = {
         tx, TaskSearch(terms=[["k:v", "a:b"]]), n=9
     ),
     "count tasks": _counts,
-    "tally a span": _tally,
     "what a bot ran and went through": _of_bot,
     "results": _results,
     "files": _files,

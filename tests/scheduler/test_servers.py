@@ -8,8 +8,7 @@ import pytest
 
 from myrmidon.model.errors import StoreRefused
 from myrmidon.model.ids import SLOTS, IdSource
-from myrmidon.scheduler.servers import all_servers_current, list_servers, register, renew, unregister
-from myrmidon.store.tables import release
+from myrmidon.scheduler.servers import list_servers, register, renew, unregister
 from myrmidon.store.tables.log import log_url
 
 
@@ -50,24 +49,6 @@ def test_a_leaving_server_frees_its_slot_at_once(db: Any, clock: Any) -> None:
     server = db.write(lambda tx: register(tx, "10.0.0.1", 8080, now=clock.now))
     db.write(lambda tx: unregister(tx, server))
     assert db.read(list_servers) == []
-
-
-def test_a_server_of_before_is_known_by_what_it_does_not_say(db: Any, clock: Any) -> None:
-    def alone() -> bool:
-        return bool(db.read(lambda tx: all_servers_current(tx, now=clock.now)))
-
-    assert alone()
-    ours, older = (db.write(lambda tx, n=n: register(tx, f"10.0.0.{n}", 8080, now=clock.now)) for n in (1, 2))
-    db.write(lambda tx: release.renew_backing(tx, "a" * 64, server=ours.id, now=clock.now))
-    assert alone(), "it may only be starting"
-    clock.advance(11)
-    assert not alone()
-    clock.advance(3600)
-    assert alone(), "it is long silent"
-    db.write(lambda tx: renew(tx, older, now=clock.now))
-    assert not alone()
-    db.write(lambda tx: release.renew_backing(tx, "b" * 64, server=older.id, now=clock.now))
-    assert alone(), "it has said it at last"
 
 
 def test_more_servers_than_slots_are_refused(sqlite_db: Any, clock: Any) -> None:

@@ -66,7 +66,7 @@ def _lines(found: GroupDetails) -> list[tuple[str, str]]:
         ("created", output.local_time(found.created_at) or ""),
         *([("state", "being deleted")] if found.deleting else []),
         ("jobs", _by_state(found.jobs)),
-        ("tasks", _by_state(found.tasks)),
+        ("tasks" if found.tasks_complete else "recent tasks", _by_state(found.tasks)),
         ("running", str(found.num_running)),
         ("shared values", f"{found.num_values} ({output.size(found.value_bytes)})"),
         ("files", f"{found.num_files} ({output.size(found.file_bytes)})"),

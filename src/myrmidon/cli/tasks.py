@@ -272,17 +272,19 @@ def cancel(cli: CliContext, task_ids: tuple[str, ...], tags: tuple[str, ...], gr
             line, is_error = _cancel_line(cancelled), False
         if not cli.as_json:
             output.echo(line, err=is_error)
-    num_tagged = cli.api.cancel_tagged(tags, group=group, kill_running=kill).num_tasks if tags else 0
+    tagged = cli.api.cancel_tagged(tags, group=group, kill_running=kill) if tags else None
+    none_found = tagged is not None and tagged.complete and not tagged.num_tasks
     if cli.as_json:
-        output.print_struct({"tasks": answers, "tags": list(tags), "num_tagged": num_tagged})
-    elif num_tagged:
-        output.echo(f"Cancelling {output.plural(num_tagged, 'task')} with {' and '.join(tags)}.")
-    elif tags:
+        output.print_struct({"tasks": answers, "tags": list(tags), "num_tagged": tagged.num_tasks if tagged else 0})
+    elif none_found:
         left = "unfinished" if kill else "waiting"
         output.echo(f"Nothing to cancel: no {left} task has {' and '.join(tags)}.", err=True)
+    elif tagged is not None:
+        at_least = "" if tagged.complete else "at least "
+        output.echo(f"Cancelling {at_least}{output.plural(tagged.num_tasks, 'task')} with {' and '.join(tags)}.")
     if refused:
         return exit_codes.of_error(refused[0])
-    return exit_codes.NOT_FOUND if tags and not num_tagged else exit_codes.OK
+    return exit_codes.NOT_FOUND if none_found else exit_codes.OK
 
 
 def _cancel_line(answer: Cancelled) -> str:

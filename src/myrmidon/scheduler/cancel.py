@@ -20,8 +20,7 @@ from myrmidon.store.tables import chunked_work, task_request
 from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
 from myrmidon.store.tables.job import Job
 from myrmidon.store.tables.request_key import for_number
-from myrmidon.store.views import task_count
-from myrmidon.store.views.task_search import TaskSearch
+from myrmidon.store.views.task_search import TaskSearch, count_by_state
 
 
 class Canceled(Struct, frozen=True):
@@ -108,9 +107,13 @@ class TagSelection(Struct, frozen=True, kw_only=True):
 
 
 class TaggedCancel(Struct, frozen=True):
-    """How many tasks a mass cancel is about, and the work that cancels them; None for a repeated call."""
+    """How many tasks a mass cancel is about, and the work that cancels them; None for a repeated call.
+
+    Not ``complete`` if there may be more such tasks among older ones, which were not counted.
+    """
 
     num_tasks: int
+    complete: bool
     work: ChunkedWork | None
 
 
@@ -143,22 +146,23 @@ def cancel_tagged(
         terminate_tasks=terminate_tasks,
     )
     after = first_id_at(start) - 1 if start is not None else 0
-    num_tasks = _count_selected(tx, selection, after)
+    num_tasks, complete = _count_selected(tx, selection, after)
     body = (selection.tags, start, end, kill_running)
     if request_key is not None and not claim_request_key(
-        tx, "cancel", request_key, body, group_id=group_id, now=now, subject=for_number(num_tasks)
+        tx, "cancel", request_key, body, group_id=group_id, now=now, subject=for_number(2 * num_tasks + complete)
     ):
-        return TaggedCancel(number_of_key(tx, "cancel", request_key, group_id=group_id), None)
+        answer = number_of_key(tx, "cancel", request_key, group_id=group_id)
+        return TaggedCancel(answer // 2, answer % 2 == 1, None)
     uow = UnitOfWork(tx, now, ids, rules)
     work = uow.start_chunked_work(chunked_work.TAGGED, 0, args=json.encode(selection).decode())
     if after:
         work.position = after
         chunked_work.advance(tx, work)
-    return TaggedCancel(num_tasks, work)
+    return TaggedCancel(num_tasks, complete, work)
 
 
-def _count_selected(tx: Tx, selection: TagSelection, after: int) -> int:
-    """How many unfinished tasks a mass cancel will find."""
+def _count_selected(tx: Tx, selection: TagSelection, after: int) -> tuple[int, bool]:
+    """How many unfinished tasks a mass cancel will find, and whether all tasks were looked at."""
     running = [TaskState.RUNNING] if selection.kill_running else []
     search = TaskSearch(
         group_id=selection.group_id,
@@ -167,7 +171,8 @@ def _count_selected(tx: Tx, selection: TagSelection, after: int) -> int:
         low=after + 1,
         high=selection.until + 1,
     )
-    return task_count.count(tx, search)
+    counts, complete = count_by_state(tx, search)
+    return counts.total(), complete
 
 
 def cancel_tagged_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:

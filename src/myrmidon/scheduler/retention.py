@@ -21,7 +21,6 @@ from myrmidon.store.tables import (
     notes,
     outbox,
     shared_value,
-    tag_counts,
     task_request,
     task_result,
 )
@@ -90,4 +89,3 @@ def delete_tasks(uow: UnitOfWork, task_ids: Sequence[int]) -> None:
     task_result.delete(uow.tx, task_ids)
     task_request.delete(uow.tx, task_ids, tags)
     outbox.delete(uow.tx, task_ids)
-    tag_counts.open_spans(uow.tx, task_ids, uow.now)

@@ -5,13 +5,11 @@ stop making ids.
 """
 
 from myrmidon.model.errors import StoreRefused
-from myrmidon.model.ids import SLOTS, IdSource, Micros, created_ms
+from myrmidon.model.ids import SLOTS, IdSource, Micros
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import release, schedulers
+from myrmidon.store.tables import schedulers
 from myrmidon.store.tables.schedulers import Scheduler
-
-_STARTUP_TIME: Micros = 10 * SECOND
 
 
 def register(
@@ -54,14 +52,3 @@ def unregister(tx: Tx, server: Scheduler) -> None:
 def list_servers(tx: Tx) -> list[Scheduler]:
     """All registered servers, including those without recent heartbeats."""
     return schedulers.read_all(tx)
-
-
-def all_servers_current(tx: Tx, *, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
-    """Whether no server of an older version is running.
-
-    Servers of this version store which bot release they serve; older ones do not. A server that has just started is
-    given some seconds to do so.
-    """
-    alive = [server.id for server in schedulers.read_all(tx) if server.heartbeat >= now - rules.slot_lease]
-    current = release.backing_servers(tx)
-    return all(server_id in current or created_ms(server_id) * 1000 > now - _STARTUP_TIME for server_id in alive)

@@ -23,7 +23,6 @@ from myrmidon.scheduler.policy import (
 from myrmidon.scheduler.sweep_effects import BATCH, PassEffects, count_no_resource
 from myrmidon.scheduler.sweep_runs import sweep_bots, sweep_runs
 from myrmidon.scheduler.sweep_tasks import sweep_jobs, sweep_slices, sweep_tasks
-from myrmidon.scheduler.tag_counts import update_tag_counts
 from myrmidon.store.engine.db import Transactions, Tx
 from myrmidon.store.engine.effects import CommitEffects, collect_effects
 from myrmidon.store.tables import (
@@ -105,7 +104,6 @@ def sweep(
     ):
         done.old_rows = _repeat(db, lambda tx: delete_old(tx, now=now, rules=rules), BATCH)
     drop_logs(db, log_db or db, deleted)
-    update_tag_counts(db, now=now, rules=rules)
     return done
 
 

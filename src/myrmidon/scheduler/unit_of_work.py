@@ -31,7 +31,6 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import (
     chunked_work,
     outbox,
-    tag_counts,
     task_queues,
     task_request,
     task_result,
@@ -76,7 +75,6 @@ class UnitOfWork:
         self._values: dict[int, Payload] = {}
         self._to_run: list[TaskToRun] = []
         self._unqueued: set[int] = set()
-        self._reopened: list[int] = []
         self.started_work: list[ChunkedWork] = []
 
     def new_id(self) -> int:
@@ -178,7 +176,6 @@ class UnitOfWork:
         task.reason = reason
         if new_generation:
             task.generation += 1
-            self._reopened.append(task.id)
         if state in FINAL:
             self._finish(task)
         self._count_in_and_touch(task)
@@ -329,9 +326,6 @@ class UnitOfWork:
         if self._to_run:
             task_to_run.insert(self.tx, self._to_run)
             self._to_run = []
-        if self._reopened:
-            tag_counts.open_spans(self.tx, self._reopened, self.now)
-            self._reopened = []
 
     def save_jobs(self) -> None:
         """Insert the new jobs, and write the states and counters of the others."""

@@ -33,6 +33,8 @@ class GroupDetails(Struct, frozen=True, kw_only=True):
     """Jobs by state."""
     tasks: dict[str, int]
     """Tasks by state; DEDUPED are those that an earlier result has answered."""
+    tasks_complete: bool
+    """False if only those among the newest 100,000 tasks of the server were counted."""
     num_running: int
     """Runs that have not ended."""
     num_values: int

@@ -257,9 +257,13 @@ class CancelMany(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class CancelStarted(Struct, frozen=True):
-    """The cancellation is on disk and runs in the background; ``num_tasks`` unfinished tasks had the tags."""
+    """The cancellation is on disk and runs in the background; ``num_tasks`` unfinished tasks had the tags.
+
+    ``complete`` is false if there may be more: only the newest 100,000 tasks are counted, but all are cancelled.
+    """
 
     num_tasks: int
+    complete: bool
     ok: bool = True
 
 

@@ -6,10 +6,9 @@ import asyncio
 from functools import partial
 
 import pytest
-from msgspec import structs
 
 from myrmidon.model.ids import parse_id
-from myrmidon.scheduler import cancel, servers, tag_counts
+from myrmidon.scheduler import cancel, servers
 from myrmidon.server.api import wait as api_wait
 from myrmidon.server.background import loop
 from myrmidon.server.background.loop import BackgroundWork
@@ -17,8 +16,7 @@ from myrmidon.server.calls import Call
 from myrmidon.server.fleet import rollout
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import chunked_work as drains
-from myrmidon.store.tables import release, schedulers
-from myrmidon.store.tables.schedulers import Scheduler
+from myrmidon.store.tables import release
 from myrmidon.wire.tasks import WaitRequest
 from tests.deadline import HANG_S, POLL_S
 from tests.server.contexts import (
@@ -232,35 +230,3 @@ def test_all_servers_on_a_database_want_the_same_zip(db_url, tmp_path, monkeypat
         a_server_context(db_url, tmp_path / "two", public_url="https://two") as two,
     ):
         run(lambda: story(one, two))
-
-
-def test_tallies_are_checked_at_the_start_and_as_long_as_an_older_server_is_at_work(sqlite_url, tmp_path, monkeypatch):
-    monkeypatch.setattr(tag_counts, "SPAN", 4)
-    older = Scheduler(77, "elsewhere", 1, 0, 99)
-    with a_server_context(sqlite_url, tmp_path) as context:
-
-        async def sealed_after_a_change_that_nobody_told_of() -> int:
-            tag_counts.update_tag_counts(context.db.engine, now=context.now())
-            await context.db.write(lambda tx: tx.run("UPDATE task_results SET seq = seq + 1 WHERE id = :id", id=ids[0]))
-            await heart.check_tag_counts()
-            return (await context.db.read(lambda tx: tx.all("SELECT COUNT(*) FROM task_spans WHERE sealed = 1")))[0][0]
-
-        async def begin() -> None:
-            await heart.start()
-            ids.extend(parse_id(shown)[0] for shown in await submit(context, *[a_task() for _ in range(9)]))
-            now, later = context.now(), context.now() + 600 * SECOND
-            await context.db.write(lambda tx: cancel.cancel(tx, ids, now=now, ids=context.ids))
-            context.now = lambda: later
-
-        async def story():
-            await begin()
-            assert await sealed_after_a_change_that_nobody_told_of() == 1, "who starts was not there before"
-            assert await sealed_after_a_change_that_nobody_told_of() == 2, "who is alone need not look"
-            await context.db.write(lambda tx: schedulers.insert(tx, structs.replace(older, heartbeat=context.now())))
-            assert await sealed_after_a_change_that_nobody_told_of() == 1
-            await context.db.write(lambda tx: servers.unregister(tx, older))
-            assert await sealed_after_a_change_that_nobody_told_of() == 1, "it may have had a last word"
-            assert await sealed_after_a_change_that_nobody_told_of() == 2
-
-        heart, ids = BackgroundWork(context), list[int]()
-        run(story)

@@ -14,8 +14,7 @@ from myrmidon.server.calls import Call
 from myrmidon.server.fleet import rollout
 from myrmidon.server.fleet.bot_zip import bot_files, build_zip, public_url
 from myrmidon.server.fleet.rollout import bucket, canary_share, exceeds_failure_limit, release_for
-from myrmidon.store.tables import release, schedulers
-from myrmidon.store.tables.schedulers import Scheduler
+from myrmidon.store.tables import release
 from myrmidon.wire.releases import AllowBody, BootstrapQuery, RevertBody
 from tests.deadline import HANG_S
 from tests.server.contexts import ADMIN, BotClient, a_server_context, a_task, finish, submit
@@ -231,32 +230,6 @@ def test_a_fleet_without_bots_has_nobody_to_try_a_release(context, settings):
         new = await edit(context, heart, settings, "x = 2\n")
         await rollout.refresh(context)
         assert context.hub.active_release == new
-
-    run(story)
-
-
-def test_beside_a_server_of_before_a_new_release_waits_and_nobody_gets_it_untried(context, settings):
-    """It knows of the active release only: bots would be told to go to and fro."""
-
-    async def story():
-        heart = await begin(context)
-        await fleet_of(context, FEW, REST)
-        old = context.hub.active_release
-        first = await edit(context, heart, settings, "x = 2\n")
-        assert context.hub.canary_release == first
-        older = Scheduler(77, "elsewhere", 1, context.now(), 99)
-        await context.db.write(lambda tx: schedulers.insert(tx, older))
-        await rollout.refresh(context)
-        assert (context.hub.active_release, context.hub.canary_release) == (old, ""), (
-            "a trial is no reason to give it to all"
-        )
-        second = await edit(context, heart, settings, "x = 3\n")
-        assert (context.hub.active_release, context.hub.canary_release) == (old, "")
-        await context.db.write(lambda tx: schedulers.delete(tx, older))
-        await rollout.refresh(context)
-        assert (context.hub.active_release, context.hub.canary_release) == (old, second)
-        listed = await releases.list_releases(context, Call(who=ADMIN))
-        assert {one.digest: one.state for one in listed.releases} == {old: "active", first: "old", second: "canary"}
 
     run(story)
 

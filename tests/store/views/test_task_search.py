@@ -1,20 +1,18 @@
-"""Lists and counts of tasks: what the tallies say is what counting row by row says, whatever happens in between."""
+"""Lists, sorts and counts of tasks: what they say is what looking at every task says, within their limits."""
 
 from __future__ import annotations
 
 import json
 import random
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from myrmidon.scheduler import bots, cancel, rerun
-from myrmidon.scheduler import tag_counts as tally
-from myrmidon.scheduler.sweep_tasks import sweep_tasks
+from myrmidon.scheduler import bots, cancel
 from myrmidon.store.tables import server_version
-from myrmidon.store.tables import tag_counts as tallies
-from myrmidon.store.views import listings, run_details, task_count, task_search
+from myrmidon.store.views import listings, run_details, task_search
 from myrmidon.store.views.listings import BotSearch
 from myrmidon.store.views.task_search import DEDUPED, MAX_ID, START, TaskSearch
 from tests.world import SECOND, World, a_task, finish
@@ -28,13 +26,6 @@ TERMS: list[list[list[str]]] = [
     [["rare:1"]], [["pool:default"], ["os:Linux"]], [["none:such"]], [["k:a"], ["k:b", "rare:1"]],
 ]  # fmt: skip
 KEYS = sorted(task_search.SORTABLE)
-
-
-@pytest.fixture
-def small_spans(monkeypatch):
-    monkeypatch.setattr(tally, "SPAN", 16)
-    monkeypatch.setattr(tally, "MAX_UNFINISHED", 4)
-    monkeypatch.setattr(task_count, "RARE_TAG_ROWS", 3)
 
 
 @pytest.fixture
@@ -101,94 +92,31 @@ def every_search(w: World, found: list[dict[str, Any]]) -> list[TaskSearch]:
     ]
 
 
-def check_all(w: World) -> None:
-    found = rows(w)
-    for search in every_search(w, found):
-        wanted = brute(found, search)
-        assert w.db.read(lambda tx, s=search: task_count.count(tx, s)) == len(wanted), search
+def states_of(found: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(DEDUPED if row["state"] == "SUCCEEDED" and row["deduped_from"] else row["state"] for row in found)
 
 
-def seal_all(w: World) -> int:
-    done = 0
-    while n := tally.update_tag_counts(w.db, now=w.now):
-        done += n
-        if w.value("SELECT COUNT(*) FROM task_spans WHERE check_at <= :now", now=w.now) == 0:
-            break
-    return done
+def test_counts_are_those_of_the_rows(world):
+    found = rows(world)
+    for search in every_search(world, found):
+        wanted = states_of(brute(found, search))
+        assert world.db.read(lambda tx, s=search: task_search.count_by_state(tx, s)) == (wanted, True), search
 
 
-def test_counts_are_true_whatever_happens(world, small_spans):
-    """Before and after spans are sealed, after a rerun, and while the retention takes tasks away."""
-    check_all(world)
-    assert seal_all(world) > 5
-    assert world.value("SELECT COUNT(*) FROM task_spans WHERE sealed = 1") > 5
-    assert world.value("SELECT COUNT(*) FROM task_spans WHERE sealed = 1 AND unfinished <> '[]'") > 0
-    check_all(world)
-    world.do(rerun.rerun, world.value("SELECT MIN(id) FROM task_results WHERE state = 'FAILED'"))
-    check_few(world)
-    seal_all(world)
-    check_few(world)
-    world.now += 30 * 86_400 * SECOND - 1000 * SECOND
-    while world.do(sweep_tasks):
-        check_few(world)
-        world.now += 200 * SECOND
-    seal_all(world)
-    check_few(world)
+def test_a_count_of_many_tasks_is_that_of_the_newest_and_says_so(world):
+    found = rows(world)
+    newest = structs.replace(TaskSearch(), low=found[29]["id"])
+    counts, complete = world.db.read(lambda tx: task_search.count_by_state(tx, TaskSearch(), limit=29))
+    assert (counts, complete) == (states_of(brute(found, newest)), False)
+    tagged = TaskSearch(terms=[["k:a"]])
+    with_tag = brute(found, tagged)
+    counts, complete = world.db.read(lambda tx: task_search.count_by_state(tx, tagged, limit=29))
+    assert (counts, complete) == (states_of(with_tag[:30]), False)
+    counts, complete = world.db.read(lambda tx: task_search.count_by_state(tx, tagged, limit=len(with_tag)))
+    assert (counts, complete) == (states_of(with_tag), True)
 
 
-def test_a_count_of_sealed_spans_reads_no_rows_of_tasks(world, small_spans):
-    seal_all(world)
-    world.db.write(lambda tx: tx.run("UPDATE task_spans SET unfinished = '[]'"))
-    last = world.value("SELECT MAX(until_id) FROM task_spans WHERE sealed = 1")
-    first_open = world.value("SELECT MIN(first_id) FROM task_spans WHERE sealed = 0") or last
-    search = TaskSearch(terms=[["pool:default"]], states=("SUCCEEDED", DEDUPED), high=min(last, first_open))
-    before = world.db.read(lambda tx: task_count.count(tx, search))
-    assert before > 20
-    world.db.write(lambda tx: tx.run("UPDATE task_results SET state = 'FAILED'"))
-    assert world.db.read(lambda tx: task_count.count(tx, search)) == before
-
-
-def check_few(w: World) -> None:
-    found = rows(w)
-    for terms in TERMS[:6]:
-        search = TaskSearch(states=("SUCCEEDED", DEDUPED), terms=terms)
-        assert w.db.read(lambda tx, s=search: task_count.count(tx, s)) == len(brute(found, search))
-
-
-def test_a_span_that_an_older_server_has_changed_is_found_out(world, small_spans):
-    seal_all(world)
-    assert tally.check_tag_counts(world.db, now=world.now) == 0
-    change = "UPDATE task_results SET seq = seq + 1, state = 'FAILED' WHERE id >= :low AND id < :high AND state = 'SUCCEEDED'"  # noqa: E501
-    for kind in ("unfinished = '[]'", "unfinished <> '[]'"):
-        sealed = f"SELECT MAX(first_id) FROM task_spans WHERE sealed = 1 AND {kind}"
-        span = world.value(sealed)
-        until = world.value("SELECT until_id FROM task_spans WHERE first_id = :id", id=span)
-        assert world.db.write(lambda tx, low=span, high=until: tx.run(change, low=low, high=high)) > 0
-        assert tally.check_tag_counts(world.db, now=world.now) == 1
-        check_few(world)
-    seal_all(world)
-    check_few(world)
-    assert tally.check_tag_counts(world.db, now=world.now) == 0
-
-
-def test_a_span_with_too_many_waiting_tasks_stays_open(db, small_spans):
-    w = World(db).found()
-    w.submit(*[a_task() for _ in range(40)])
-    w.now += 600 * SECOND
-    seal_all(w)
-    assert w.value("SELECT COUNT(*) FROM task_spans WHERE sealed = 1") == 0
-    assert w.db.read(lambda tx: task_count.count(tx, TaskSearch(states=("READY",)))) == 40
-    w.bot()
-    w.run_all()
-    w.now += 600 * SECOND
-    seal_all(w)
-    assert w.value("SELECT COUNT(*) FROM task_spans WHERE sealed = 1") == 2
-    assert w.db.read(lambda tx: task_count.count(tx, TaskSearch(states=("SUCCEEDED",)))) == 40
-
-
-def test_pages_are_complete_and_in_order(world, small_spans):
-    check_pages(world)
-    seal_all(world)
+def test_pages_are_complete_and_in_order(world):
     check_pages(world)
     found = rows(world)
     for number, search in enumerate(every_search(world, found)[::5]):
@@ -226,61 +154,24 @@ def sorted_pages(w: World, search: TaskSearch, key: str, n: int) -> list[int]:
         after = more
 
 
-def test_a_page_looks_at_a_bounded_number_of_tasks_and_goes_on_from_there(world, small_spans, monkeypatch):
-    seal_all(world)
-    monkeypatch.setattr(task_search, "SPANS_PER_PAGE", 2)
+def test_a_page_reads_a_bounded_number_of_tasks_and_continues_from_there(world, monkeypatch):
     monkeypatch.setattr(task_search, "SCAN_LIMIT", 10)
     found = rows(world)
     for terms in ([], [["pool:default"]], [["k:a", "k:b"]]):
         search = TaskSearch(states=("CANCELED",), terms=terms)
         assert all_pages(world, search, 50) == [row["id"] for row in brute(found, search)]
-    search = TaskSearch(terms=[["pool:default"]], states=("FAILED",))
-    wanted = sorted(((r["completed_at"], r["id"]) for r in brute(found, search)), reverse=True)
-    assert sorted_pages(world, search, "completed_at", 5) == [task_id for _, task_id in wanted]
 
 
-def test_a_rare_state_is_found_in_one_page_however_far_back(db, small_spans, monkeypatch):
-    monkeypatch.setattr(task_search, "SCAN_LIMIT", 20)
-    monkeypatch.setattr(task_search, "SCANS_PER_PAGE", 3)
-    w = World(db).found()
-    w.bot()
-    early = w.submit(*[a_task(tags=["k:v"]) for _ in range(3)], a_task(tags=["k:v"], dims={"os": ["Haiku"]}))
-    w.do(cancel.cancel, early[:2])
-    w.submit(*[a_task(tags=["k:v"]) for _ in range(160)])
-    w.run_all()
-    w.now += 600 * SECOND
-    seal_all(w)
-    for terms in ([], [["k:v"]]):
-        for states, found in ((("CANCELED",), [early[1], early[0]]), (("WAITING", "READY", "RUNNING"), [early[3]])):
-            search = TaskSearch(states=states, terms=terms)
-            assert w.db.read(lambda tx, s=search: task_search.page(tx, s, n=5)) == (found, 0)
-
-
-def test_counts_stay_true_while_spans_are_sealed_and_tasks_run_again_at_once(db, small_spans):
-    w = World(db).found()
-    w.bot()
-    ids = w.submit(*[a_task(tags=["k:v"]) for _ in range(64)])
-    w.run_all()
-    w.now += 600 * SECOND
-    dice = random.Random(5)
-    with ThreadPoolExecutor(1) as beside:
-        sealing = beside.submit(lambda: [tally.update_tag_counts(db, now=w.now + 61 * SECOND * n) for n in range(40)])
-        for _ in range(25):
-            w.do(rerun.rerun, dice.choice(ids), force=True)
-            w.report(*[finish(one, exit_code=dice.choice([0, 1])) for one in w.claim(n=9)])
-        sealing.result()
-    w.now += 86_400 * SECOND
-    seal_all(w)
-    assert w.value("SELECT COUNT(*) FROM task_spans WHERE sealed = 1") >= 3
-    found = rows(w)
-    for states in (("SUCCEEDED",), ("FAILED",)):
-        search = TaskSearch(states=states, terms=[["k:v"]])
-        assert w.db.read(lambda tx, s=search: task_count.count(tx, s)) == len(brute(found, search))
-
-
-def test_opening_nothing_changes_nothing(sqlite_db):
-    assert sqlite_db.write(lambda tx: tallies.open_spans(tx, [], 0)) == 0
-    assert sqlite_db.write(lambda tx: tallies.open_spans(tx, [12345], 0)) == 0
+def test_only_a_search_of_few_tasks_can_be_sorted_by_another_time(world, monkeypatch):
+    monkeypatch.setattr(task_search, "SCAN_LIMIT", 10)
+    found = rows(world)
+    few = TaskSearch(low=found[9]["id"])
+    many = TaskSearch(low=found[11]["id"])
+    rare, frequent = TaskSearch(terms=[["rare:1"]]), TaskSearch(terms=[["k:a"]])
+    can_sort = [
+        world.db.read(lambda tx, s=search: task_search.can_sort(tx, s)) for search in (few, many, rare, frequent)
+    ]
+    assert can_sort == [True, False, True, False]
 
 
 # ---------------------------------------------------------------- bots, and what they ran

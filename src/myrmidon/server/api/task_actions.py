@@ -71,7 +71,7 @@ async def cancel_tagged(context: ServerContext, call: Call) -> CancelStarted:
         rules=context.rules,
     )
     started = await context.db.write(cancel)
-    return CancelStarted(started.num_tasks)
+    return CancelStarted(started.num_tasks, complete=started.complete)
 
 
 async def rerun_task(context: ServerContext, call: Call) -> RerunAnswer:

@@ -18,9 +18,8 @@ from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.idempotency import claim_call_key
 from myrmidon.server.usecases.tasks import check_may_cancel, filter_of_query, get_visible_task, parse_path_id
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.views import listings, task_count
+from myrmidon.store.views import listings
 from myrmidon.store.views.listings import TaskFilter
-from myrmidon.store.views.task_search import DEDUPED, TaskSearch
 from myrmidon.wire.task_selection import BatchDone, CountQuery, SkippedTask, TaskBatch, TaskCounts
 
 AT_ONCE = 20
@@ -31,7 +30,7 @@ AT_ONCE = 20
 
 
 async def count_tasks(context: ServerContext, call: Call) -> TaskCounts:
-    """How many tasks match all filters, by state. Exact for filters by one tag or pool, state, group and time."""
+    """How many tasks match all filters, by state; of the newest 20,000, if there are more."""
     query: CountQuery = call.query
     task_filter = await filter_of_query(context, call, query)
     counts, complete = await context.db.read(partial(_count, filters=task_filter))
@@ -39,33 +38,13 @@ async def count_tasks(context: ServerContext, call: Call) -> TaskCounts:
 
 
 def _count(tx: Tx, filters: TaskFilter) -> tuple[dict[str, int], bool]:
-    """By the rows if they are few, also if only one of the tags is rare; else by the stored counts.
-
-    These know states and one tag. For other filters the newest tasks have to do.
-    """
+    """Counted from the first tag or, if that one is frequent, from another one."""
     counts, complete = listings.count_tasks(tx, filters)
     for tag in filters.tags[1:]:
         if not complete:
             tags = [tag, *(other for other in filters.tags if other != tag)]
             counts, complete = listings.count_tasks(tx, structs.replace(filters, tags=tags))
-    if complete:
-        return counts, True
-    if len(filters.tags) > 1 or (filters.name, filters.bot_id, filters.user, filters.submitter) != (None,) * 4:
-        return counts, False
-    states = [*filters.states, *([DEDUPED] if TaskState.SUCCEEDED in filters.states else [])]
-    found = task_count.count_by_state(
-        tx,
-        TaskSearch(
-            group_id=filters.group_id,
-            states=states,
-            terms=[[tag] for tag in filters.tags],
-            low=filters.from_id,
-            high=filters.until_id,
-        ),
-    )
-    if deduped := found.pop(DEDUPED, 0):
-        found[TaskState.SUCCEEDED.value] += deduped
-    return dict(found), True
+    return counts, complete
 
 
 # ---------------------------------------------------------------- changing a selection

@@ -19,7 +19,7 @@ import structlog
 from myrmidon.model.errors import MyrmidonError, StoreError
 from myrmidon.model.ids import Micros
 from myrmidon.model.task_to_run import READS_SHARED
-from myrmidon.scheduler import chunked_work, servers, sweep, tag_counts
+from myrmidon.scheduler import chunked_work, servers, sweep
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.sweep import SweepResult
 from myrmidon.scheduler.sweep_effects import PassEffects
@@ -48,7 +48,6 @@ RELEASE_S = 2.0
 CONFIG_S = 2.0
 CACHE_SIZES_S = 600.0
 DIMENSIONS_S = 300.0
-TAG_COUNTS_S = 5.0
 UNUSED_FILES_S = 300.0
 BATCH = 1000
 HEARTBEAT_BATCH = 500
@@ -82,7 +81,6 @@ class BackgroundWork:
         self._changes_since: Micros = context.now()
         self._known_changes: set[tuple[str, Micros]] = set()
         self._queues = QueueLookup(context)
-        self._tag_counts_checked = False
         self._sweeps = True
         """False while the clocks disagree: nothing expires then."""
 
@@ -116,7 +114,6 @@ class BackgroundWork:
             "config": (CONFIG_S, self._folder.poll),
             "cache_sizes": (CACHE_SIZES_S, partial(cache_hints.update, context)),
             "dimensions": (DIMENSIONS_S, self.count_dimensions),
-            "tag_counts": (TAG_COUNTS_S, self.check_tag_counts),
             "unused_files": (UNUSED_FILES_S, FileCollection(context).run),
             "activity": (activity.INTERVAL_S, partial(activity.count_activity, context)),
         }
@@ -231,22 +228,6 @@ class BackgroundWork:
         context = self._context
         if await context.db.read(task_queues.count_dimensions) != await context.db.read(task_queues.read_aggregation):
             await context.db.write(task_queues.refresh_aggregation)
-
-    async def check_tag_counts(self) -> None:
-        """Invalidate cached counts of tasks by tag that a server of an older version has made wrong.
-
-        Such a server changes tasks without invalidating the counts. Checks at start, while such a server runs, and once
-        more after the last one has gone.
-        """
-        context, now = self._context, self._context.now()
-        all_current = await context.db.read(partial(servers.all_servers_current, now=now, rules=context.rules))
-        if not (all_current and self._tag_counts_checked):
-            invalid = await context.db.run_in_thread(
-                partial(tag_counts.check_tag_counts, context.db.background, now=now)
-            )
-            if invalid:
-                log.info("tag counts changed by an older server; recounting", spans=invalid)
-        self._tag_counts_checked = all_current
 
     # -- other servers
 

@@ -18,7 +18,6 @@ import structlog
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import Micros
-from myrmidon.scheduler import servers
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.bot_zip import bot_files, build_zip, public_url
@@ -79,11 +78,9 @@ async def update_choice(context: ServerContext) -> str:
     now = context.now()
     since = now - seconds(context.settings.release_grace_s)
     careful = 0 < context.settings.canary_percent < 100
-    # A server of an older version does not know canaries: canary bots would switch back and forth between servers.
-    wait = careful and not await context.db.read(partial(servers.all_servers_current, now=now, rules=context.rules))
-    choice = await context.db.read(partial(release.current_choice, since=since, careful=careful, wait=wait))
+    choice = await context.db.read(partial(release.current_choice, since=since, careful=careful))
     if choice is None:
-        choice = await context.db.write(partial(release.choose, now=now, since=since, careful=careful, wait=wait))
+        choice = await context.db.write(partial(release.choose, now=now, since=since, careful=careful))
     share = await _share(context, choice) if choice.canary else 0
     hub = context.hub
     if (hub.active_release, hub.canary_release) != (choice.active, choice.canary):

@@ -43,7 +43,7 @@ from myrmidon.server.usecases.tasks import (
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import task_result
 from myrmidon.store.tables.log import STDERR, STDOUT
-from myrmidon.store.views import task_count, task_search
+from myrmidon.store.views import task_search
 from myrmidon.store.views.task_search import SortPosition, TaskSearch
 
 DEFAULT_LIMIT = 200
@@ -205,6 +205,9 @@ async def _page(
         if sort == "created_at":
             ids, more = task_search.page(tx, search, n=n, before=int(position) if position else None)
             return render(tx, ids), str(more) if more else None
+        if not task_search.can_sort(tx, search):
+            allowed = f"CREATED_TS, or start and end with at most {task_search.SCAN_LIMIT} tasks between them"
+            raise InvalidRequest([Problem("sort", show_value(query.sort), allowed, "too_many")])
         after = SortPosition(*map(int, position.split())) if position else task_search.START
         ids, last = task_search.sorted_page(tx, search, sort, n=n, after=after)
         return render(tx, ids), f"{last.at} {last.id}" if last else None
@@ -227,13 +230,13 @@ async def list_requests(context: ServerContext, call: Call) -> v1.TaskRequests:
 
 
 async def count_tasks(context: ServerContext, call: Call) -> v1.TasksCount:
-    """The exact number of tasks that match the filters."""
+    """The number of tasks that match the filters: of the newest 100,000, if there are more."""
     query: CountQuery = call.query
     if query.start is None:
         raise InvalidRequest([Problem("start", "nothing", "a time in seconds since 1970", "missing")])
     search = await build_search(context, call, query)
-    total = await context.db.read(lambda tx: task_count.count(tx, search))
-    return v1.TasksCount(count=int64(total), now=timestamp(context.now()))
+    counts, _ = await context.db.read(lambda tx: task_search.count_by_state(tx, search))
+    return v1.TasksCount(count=int64(counts.total()), now=timestamp(context.now()))
 
 
 class StatesQuery(Struct, frozen=True, kw_only=True):

@@ -82,7 +82,6 @@ DELETE = "DELETE FROM releases WHERE digest = :digest AND active = 0"
 SET_STATE = "UPDATE release_states SET state = :state, changed_at = :now, who = :who, why = :why WHERE digest = :digest"
 RENEW = "UPDATE release_backers SET digest = :digest, renewed_at = :now WHERE server_id = :server"
 DELETE_OLD_BACKERS = "DELETE FROM release_backers WHERE renewed_at < :before"
-BACKING_SERVERS = "SELECT server_id FROM release_backers"
 NUM_FAILURES = "SELECT COUNT(*) FROM release_failures WHERE digest = :digest"
 DELETE_FAILURES = "DELETE FROM release_failures WHERE digest = :digest"
 KEPT = 8
@@ -118,14 +117,9 @@ def renew_backing(tx: Tx, digest: str, *, server: int, now: Micros) -> None:
         tx.insert_new(_BACKERS, [(server, digest, now)])
 
 
-def backing_servers(tx: Tx) -> set[int]:
-    """The servers that back a release; servers with older code back none."""
-    return {row[0] for row in tx.all(BACKING_SERVERS)}
-
-
-def current_choice(tx: Tx, *, since: Micros, careful: bool, wait: bool = False) -> Choice | None:
+def current_choice(tx: Tx, *, since: Micros, careful: bool) -> Choice | None:
     """The choice as it is stored; None when it must be changed first, which `choose` does."""
-    current, canary = _decide(read_all(tx, since=since), careful=careful, wait=wait)
+    current, canary = _decide(read_all(tx, since=since), careful=careful)
     if current is None or not current.active or current.state != ReleaseState.GOOD:
         return None
     if canary is None:
@@ -133,13 +127,10 @@ def current_choice(tx: Tx, *, since: Micros, careful: bool, wait: bool = False) 
     return Choice(current.digest, canary.digest, canary.changed_at) if canary.state == ReleaseState.CANARY else None
 
 
-def choose(tx: Tx, *, now: Micros, since: Micros, careful: bool, wait: bool = False) -> Choice:
-    """Decide which release is for all bots, and store it. With ``careful`` a new release starts as a canary.
-
-    ``wait``: a new release goes to no bot yet, because some server does not know canaries.
-    """
+def choose(tx: Tx, *, now: Micros, since: Micros, careful: bool) -> Choice:
+    """Decide which release is for all bots, and store it. With ``careful`` a new release starts as a canary."""
     shared_numbers.lock(tx, _CHOICE_LOCK)
-    current, canary = _decide(read_all(tx, since=since), careful=careful, wait=wait)
+    current, canary = _decide(read_all(tx, since=since), careful=careful)
     if current is None:
         return Choice(active(tx) or "")
     _activate(tx, current, now)
@@ -151,9 +142,7 @@ def choose(tx: Tx, *, now: Micros, since: Micros, careful: bool, wait: bool = Fa
     return Choice(current.digest, canary.digest, canary.changed_at)
 
 
-def _decide(
-    releases: Sequence[ReleaseInfo], *, careful: bool, wait: bool
-) -> tuple[ReleaseInfo | None, ReleaseInfo | None]:
+def _decide(releases: Sequence[ReleaseInfo], *, careful: bool) -> tuple[ReleaseInfo | None, ReleaseInfo | None]:
     """The release for all bots, and the canary.
 
     When no running server backs a release, all of them run older code, and the choice stays as it is.
@@ -167,7 +156,7 @@ def _decide(
         current = next((one for one in usable if one.state == ReleaseState.GOOD), best)
     if best is current or best is None or best.state == ReleaseState.GOOD or not careful:
         return best, None
-    return current, None if wait else best
+    return current, best
 
 
 def _activate(tx: Tx, one: ReleaseInfo, now: Micros) -> str:

@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from myrmidon.model.ids import RUN_CAP, Micros
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.views import task_search
 from myrmidon.store.views.pool_filter import PoolFilter, pool_condition
 
 SCAN_LIMIT = 20_000
@@ -89,34 +88,7 @@ def tasks(tx: Tx, filters: TaskFilter, *, n: int, cursor: int | None, oldest_fir
         return found, found[-1].id
     if scan_end is None or not low < scan_end < high + oldest_first:
         return found, 0
-    if filters.states and not oldest_first and _only_states_and_tags(filters):
-        rare, more = _rare_tasks(tx, filters, n=n - len(found), before=scan_end)
-        return found + rare, more
     return found, scan_end if not oldest_first else high - 1
-
-
-def _only_states_and_tags(filters: TaskFilter) -> bool:
-    return (filters.name, filters.bot_id, filters.user, filters.submitter) == (None, None, None, None)
-
-
-LINES = f"""
-    SELECT {_TASK_LINE} FROM task_results t JOIN task_requests r ON r.id = t.id
-     WHERE t.id {{in:ids}} ORDER BY t.id DESC
-"""
-
-
-def _rare_tasks(tx: Tx, filters: TaskFilter, *, n: int, before: int) -> tuple[list[TaskLine], int]:
-    """The rest of a page of tasks whose states are rare: passes over what the stored counts rule out."""
-    states = [*filters.states, *([task_search.DEDUPED] if "SUCCEEDED" in filters.states else [])]
-    search = task_search.TaskSearch(
-        group_id=filters.group_id,
-        states=states,
-        terms=[[tag] for tag in filters.tags],
-        low=filters.from_id,
-        high=filters.until_id,
-    )
-    ids, more = task_search.page(tx, search, n=n, before=before)
-    return [TaskLine(*row) for row in tx.all(LINES, ids=ids)] if ids else [], more
 
 
 def _scan_end(tx: Tx, filters: TaskFilter, low: int, high: int, *, oldest_first: bool) -> int | None:

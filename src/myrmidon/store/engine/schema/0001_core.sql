@@ -558,32 +558,7 @@ CREATE TABLE IF NOT EXISTS sinks (
     held_until BIGINT
 ){clustered};
 
--- ---------------------------------------------------------------- counting
-
--- Ranges of ids in which no new task is created. In a sealed one ended tasks are counted in tag_counts; "unfinished" lists
--- the ids of its unfinished tasks.
-CREATE TABLE IF NOT EXISTS task_spans (
-    first_id {id},
-    until_id BIGINT NOT NULL,
-    sealed INT NOT NULL,
-    num_tasks INT NOT NULL,
-    seq_sum BIGINT NOT NULL,
-    unfinished {longtext} NOT NULL,
-    times {longtext} NOT NULL,
-    check_at BIGINT
-){table};
-CREATE INDEX IF NOT EXISTS task_spans_check ON task_spans (check_at);
-
--- Tasks by tag and state. The empty tag stands for all tasks. State DEDUPED: succeeded with the result of another task.
-CREATE TABLE IF NOT EXISTS tag_counts (
-    tag VARCHAR(321) NOT NULL,
-    first_id BIGINT NOT NULL,
-    resource_group_id BIGINT NOT NULL,
-    state VARCHAR(12) NOT NULL,
-    num_tasks INT NOT NULL,
-    PRIMARY KEY (tag, first_id, resource_group_id, state)
-){clustered};
-CREATE INDEX IF NOT EXISTS tag_counts_span ON tag_counts (first_id);
+-- ---------------------------------------------------------------- servers of the past
 
 -- When a server of another version than the last one started.
 CREATE TABLE IF NOT EXISTS server_versions (

@@ -84,11 +84,12 @@ def test_unknown_and_missing_parameters_are_all_named():
     assert problems(apply_parameters, {"parameters": []}, {}) == {("parameters", "type")}
 
 
-def test_a_document_that_is_nested_without_end_is_refused_and_not_followed():
-    raw: object = "x"
-    for _ in range(2000):
-        raw = [raw]
-    assert {code for _, code in problems(apply_parameters, {"tasks": raw}, {})} == {"depth"}
+def test_a_large_parameter_that_is_used_often_is_refused():
+    """A document of 1 MiB could else become one of many GiB."""
+    raw = {"parameters": {"a": "x" * (1 << 20)}, "tasks": [{"$param": "a"}] * 63}
+    assert len(apply_parameters(raw, {})["tasks"]) == 63
+    raw["tasks"].append({"$param": "a"})
+    assert problems(apply_parameters, raw, {}) == {("parameters.a", "too_large")}
 
 
 def test_problems_are_named_as_the_document_has_them():

@@ -91,7 +91,11 @@ def _replace(check: Checker, value: object, path: Path, values: Mapping[str, Any
     if not isinstance(value, (dict, list)):
         return value
     if isinstance(value, list):
-        items = [_replace(check, item, (*path, i), values, uses) for i, item in enumerate(value)]
+        # No path for items that contain nothing: there may be millions.
+        items = [
+            _replace(check, item, (*path, i), values, uses) if isinstance(item, (dict, list)) else item
+            for i, item in enumerate(value)
+        ]
         return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
     name = value.get("$param") if len(value) == 1 else None
     if isinstance(name, str):
@@ -102,9 +106,10 @@ def _replace(check: Checker, value: object, path: Path, values: Mapping[str, Any
         return values[name]
     changed = {}
     for key, item in value.items():
-        replaced = _replace(check, item, (*path, str(key)), values, uses)
-        if replaced is not item:
-            changed[key] = replaced
+        if isinstance(item, (dict, list)):
+            replaced = _replace(check, item, (*path, str(key)), values, uses)
+            if replaced is not item:
+                changed[key] = replaced
     return {**value, **changed} if changed else value
 
 

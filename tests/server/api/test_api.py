@@ -513,7 +513,7 @@ def test_one_caller_can_hold_only_so_many_waiting_calls_and_streams(tmp_path):
             await until(lambda: app.context.hub.num_event_streams == 2)
             refused = await app.ask("GET", "/api/v1/stream?topic=tasks", token=busy)
             assert (refused.status, refused.code, refused.headers["retry-after"]) == (429, "overloaded", "1")
-            assert "close some" in refused.json["error"]["message"]
+            assert "Close some" in refused.json["error"]["message"]
             held.append(asyncio.create_task(app.ask("POST", "/api/v1/tasks/wait", wait, token=busy)))
             await until(lambda: app.context.hub._task_ends.waiters)
             refused = await app.ask("POST", "/api/v1/tasks/wait", wait, token=busy)

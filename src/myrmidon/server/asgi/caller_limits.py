@@ -25,10 +25,10 @@ class Limit(StrEnum):
 
 
 _TOLD = {
-    Limit.BODIES: "request bodies of this caller are arriving already; send fewer at the same time.",
-    Limit.BODY_BYTES: "bytes are the most that request bodies of this caller may have together; send fewer at a time.",
-    Limit.WAITS: "calls of this caller are waiting already; wait for many tasks in one call, or use another token.",
-    Limit.EVENT_STREAMS: "event streams of this caller are open already; close some, share one, or use another token.",
+    Limit.BODIES: "request bodies of this caller are arriving already. Send fewer at a time.",
+    Limit.BODY_BYTES: "bytes are the most that request bodies of this caller may have together. Send fewer at a time.",
+    Limit.WAITS: "calls of this caller are waiting already. Wait for many tasks in one call, or use another token.",
+    Limit.EVENT_STREAMS: "event streams of this caller are open already. Close some, share one, or use another token.",
 }
 
 
@@ -44,7 +44,7 @@ class CallerLimits:
         """Count something of a caller until the block ends; Overloaded if that would be too much."""
         key = limit, caller
         if self._used[key] + number > self._most[limit]:
-            raise Overloaded(f"{self._most[limit]} {_TOLD[limit]}")
+            raise Overloaded(f"{self._most[limit]} {_TOLD[limit]}", advice="")
         self._used[key] += number
         try:
             yield

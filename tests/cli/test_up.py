@@ -7,6 +7,8 @@ import os
 import select
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,25 @@ def test_up_starts_runs_and_stops_with_no_process_left(tmp_path: Path):
     assert "Stopped. The data is kept in" in rest
     assert processes_of(up.data) == []
     assert list((tmp_path / "config" / "myrmidon").iterdir()) == []
+
+
+def test_other_users_can_read_nothing_that_up_writes_and_logs_have_no_login_link(tmp_path: Path):
+    data = tmp_path / "legion"
+    data.mkdir(mode=0o755)
+    terminal, log = Terminal(tmp_path), tmp_path / "up.log"
+    with log.open("w") as out:
+        words = [sys.executable, "-m", "myrmidon", "up", "--port", "0", "--bots", "1", "--data-dir", str(data)]
+        child = subprocess.Popen(words, env=terminal.env, stdin=subprocess.DEVNULL, stdout=out, umask=0o022)
+    try:
+        wait_for(lambda: "Ctrl-C to stop" in log.read_text(), "up")
+    finally:
+        child.terminate()
+        child.wait(HANG_S)
+    open_to_others = [path for path in data.iterdir() if path.stat().st_mode & 0o077]
+    assert not open_to_others
+    assert "#" not in (data / "server.log").read_text()
+    assert "/auth/link" not in log.read_text()
+    assert "myrmidon open" in log.read_text()
 
 
 def test_up_that_is_killed_takes_everything_with_it(tmp_path: Path):

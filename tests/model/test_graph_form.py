@@ -84,11 +84,14 @@ def test_unknown_and_missing_parameters_are_all_named():
     assert problems(apply_parameters, {"parameters": []}, {}) == {("parameters", "type")}
 
 
-def test_a_document_that_is_nested_without_end_is_refused_and_not_followed():
-    raw: object = "x"
-    for _ in range(2000):
-        raw = [raw]
-    assert {code for _, code in problems(apply_parameters, {"tasks": raw}, {})} == {"depth"}
+def test_a_large_parameter_that_is_used_often_is_refused():
+    """A document of 1 MiB could else become one of many GiB."""
+
+    def raw(uses: int) -> dict[str, object]:
+        return {"parameters": {"a": "x" * (1 << 20)}, "tasks": [{"$param": "a"}] * uses}
+
+    assert apply_parameters(raw(63), {}) == {"tasks": ["x" * (1 << 20)] * 63}
+    assert problems(apply_parameters, raw(64), {}) == {("parameters.a", "too_large")}
 
 
 def test_problems_are_named_as_the_document_has_them():

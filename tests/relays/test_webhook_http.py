@@ -42,7 +42,8 @@ def test_a_url_is_taken_apart():
         "127.0.0.1", "127.1.2.3", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0",
         "255.255.255.255", "224.0.0.1", "192.0.2.1", "198.18.0.1", "240.0.0.1", "::", "::1", "fe80::1", "fe80::1%eth0",
         "fc00::1", "fd12::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a00:1",
-        "2002:7f00:1::", "2002:a00:1::", "2001:db8::1",
+        "2002:7f00:1::", "2002:a00:1::", "2001:db8::1", "fec0::1", "feff::1", "::7f00:1", "::10.0.0.1",
+        "::ffff:0:127.0.0.1", "::ffff:0:10.0.0.1", "3fff::1", "3fff:fff::1", "5f00::1", "5f00:ffff::1",
     ],
 )  # fmt: skip
 def test_an_address_that_is_not_public_is_refused(address):
@@ -58,6 +59,7 @@ def test_an_allowed_network_is_allowed_and_no_other():
     assert is_allowed("127.0.0.5", LOCAL)
     assert is_allowed("::ffff:127.0.0.5", LOCAL)
     assert not is_allowed("10.0.0.1", LOCAL)
+    assert is_allowed("::1", [ip_network("::1/128")])
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "0x7f.1", "2130706433", "017700000001", "[::1]", "0"])

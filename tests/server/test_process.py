@@ -154,6 +154,62 @@ def test_headers_without_end_are_refused(server):
             assert time.monotonic() < end, f"{number} headers were taken"
 
 
+def test_trailers_without_end_are_refused(server):
+    start = head(server, length=0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+    end = time.monotonic() + HANG_S
+    with dial(server, start + b"2\r\n{}\r\n0\r\nX-Fill: ") as connection, suppress(ConnectionError):
+        for number in count():
+            connection.sendall(b"x" * 10_000)
+            assert time.monotonic() < end, f"{number} pieces were taken"
+
+
+@pytest.fixture(scope="module")
+def behind_a_proxy(tmp_path_factory):
+    """One that believes what this machine says about the addresses of clients, and trusts the network 10.1.0.0/16."""
+    allow = [{"network": "10.1.0.0/16", "name": "ops", "role": "admin"}]
+    with live_server(folder=tmp_path_factory.mktemp("proxy"), proxies=["127.0.0.1"], allow=allow) as started:
+        yield started
+
+
+FORGED = "X-Forwarded-For: 10.1.2.3\r\n"
+HONEST = "X-Forwarded-For: 203.0.113.9\r\n"
+CHUNKED = "Transfer-Encoding: chunked\r\n"
+EMPTY_BODY = "2\r\n{}\r\n0\r\n"
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status"),
+    [
+        (FORGED, "", 200),
+        (HONEST, "", 401),
+        (FORGED + HONEST, "", 401),
+        (FORGED.replace("-", "_") + HONEST, "", 401),
+        (HONEST + FORGED.replace("-", "_"), "", 401),
+        (HONEST + FORGED.replace(":", " :"), "", 400),
+        (HONEST.replace("\r\n", "\r\n , 10.1.2.3\r\n"), "", 400),
+        (HONEST + "X-Fill: 1\n" + FORGED, "", 400),
+        (HONEST + "X-Fill: 1\r" + FORGED, "", 400),
+        (HONEST + CHUNKED, EMPTY_BODY + FORGED + "\r\n", 401),
+        (HONEST + CHUNKED, EMPTY_BODY + "Authorization: Bearer {token}\r\n\r\n", 401),
+        (HONEST + CHUNKED + "Content-Length: 4\r\n", EMPTY_BODY + "\r\n", 400),
+        (HONEST + "Host: localhost\r\n", "", 400),
+    ],
+    ids=[
+        "a client of the network", "another client", "a line before the proxy's", "underscores", "underscores after",
+        "space", "folded", "bare LF", "bare CR", "trailer", "trailer with a token", "two lengths", "two hosts",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_client_behind_a_proxy_cannot_forge_its_address(behind_a_proxy, headers, body, status, pieces):
+    start = f"GET /api/v1/tokens HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{headers}\r\n".encode()
+    rest = body.replace("{token}", behind_a_proxy.token).encode()
+    with dial(behind_a_proxy, start + rest if pieces == 1 else start) as connection:
+        if pieces == 2 and rest:
+            with suppress(ConnectionError):
+                connection.sendall(rest)
+        assert all_of(connection).startswith(b"HTTP/1.1 %d " % status)
+
+
 def headers_of(size: int, more: str = "") -> bytes:
     """A request without a body, whose line and headers have so many bytes."""
     said = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n{more}X-Fill: ".encode()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,12 +18,11 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def start(command: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Start a child in its own session, with its output appended to a file. The caller must stop it.
+    """Start a child in its own session, with its output appended to a private file. The caller must stop it.
 
     On Linux it also gets SIGTERM when this process dies, whatever the cause.
     """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as out:
+    with open(log, "ab", opener=partial(os.open, mode=0o600)) as out:
         return subprocess.Popen(  # noqa: S603 - our own commands
             command,
             stdin=subprocess.DEVNULL,

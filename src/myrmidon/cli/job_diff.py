@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import io
-import zipfile
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from myrmidon.cli import exit_codes, output
+from myrmidon.cli.code_archive import open_code
 from myrmidon.cli.context import CliContext, connected
 from myrmidon.cli.job_refs import JobName, job_id
 from myrmidon.cli.jobs import JOB_ARGUMENT, handle
@@ -74,6 +73,6 @@ def _code_diff(cli: CliContext, compared: JobComparison) -> Iterator[str]:
 
 def _sources(cli: CliContext, digest: str, group: str) -> dict[str, str]:
     """The Python files of a zip of code."""
-    with zipfile.ZipFile(io.BytesIO(cli.api.file(digest, group=group))) as archive:
+    with open_code(cli.api.file(digest, group=group), digest) as archive:
         names = [name for name in archive.namelist() if name.endswith(".py")]
         return {name: archive.read(name).decode(errors="replace") for name in names}

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from myrmidon.cli import exit_codes, output, reproduce_native
+from myrmidon.cli.code_archive import open_code
 from myrmidon.cli.reproduce_environment import interpreter_for, variables_of
 from myrmidon.cli.reproduce_native import PROGRAM
 from myrmidon.executor.process_end import death_message, native_name
@@ -86,7 +85,7 @@ def _fetch_code(cli: CliContext, task: TaskInfo, call: FunctionCall, root: Path)
     if not call.code:
         return ""
     folder = root / call.code
-    with zipfile.ZipFile(io.BytesIO(cli.api.file(call.code, group=task.group))) as archive:
+    with open_code(cli.api.file(call.code, group=task.group), call.code) as archive:
         archive.extractall(folder)  # removes .. and absolute paths from names
     return str(folder)
 

@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -136,7 +137,8 @@ class LocalCluster:
         for running in server_discovery.local_servers():
             if running.get("data_dir") == str(self.folder):
                 raise click.ClickException(f"`myrmidon up` is already running on this folder, at {running['server']}.")
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (self.folder, self.folder / "bots"):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._echo(f"Starting a server on {display_path(self.folder)} ...")
         self._start_server()
         server_discovery.register_local_server(self.url, self.folder)
@@ -225,9 +227,12 @@ class LocalCluster:
         self._echo("In another terminal, try:")
         self._echo(f"  {myrmidon} run -- sh -c 'echo hello from $(hostname)'")
         self._echo(f"  {myrmidon} bots")
-        link = self.admin.client.api.login_link(lifetime_s=_LINK_S)
-        self._echo("\nThe web page, for ten minutes and one browser (`myrmidon open` prints another link):")
-        self._echo(f"  {page_url(self.url, link.path)}")
+        if stat.S_ISREG(os.fstat(2 if self.as_json else 1).st_mode):
+            self._echo(f"  {myrmidon} open")  # a link logs in as administrator: it must not get into a log file
+        else:
+            link = self.admin.client.api.login_link(lifetime_s=_LINK_S)
+            self._echo("\nThe web page, for ten minutes and one browser (`myrmidon open` prints another link):")
+            self._echo(f"  {page_url(self.url, link.path)}")
         self._echo("\nPress Ctrl-C to stop.")
 
     def run_first(self, command: Sequence[str]) -> int:

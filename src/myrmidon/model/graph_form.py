@@ -9,14 +9,17 @@ document is replaced by the value of that parameter.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
+
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.ids import Micros
 from myrmidon.model.shown_input import Path
-from myrmidon.model.validation import MAX_DEPTH, Checker
+from myrmidon.model.validation import Checker
 
 _PROPERTIES: Final = {
     "command": "command",
@@ -39,7 +42,8 @@ _SHORT_KEYS: Final = frozenset(
 """Fields of a short task that are no fields of a request; those without a meaning here are accepted and ignored."""
 _IGNORED: Final = frozenset({"created", "expires", "scopes", "extra"})
 _SECOND: Final = 1_000_000
-_MAX_LEVELS: Final = MAX_DEPTH + 8
+_MAX_REPLACED: Final = 64 << 20
+"""Bytes of JSON that the values of parameters may take up in a document, as often as it uses them."""
 
 
 def apply_parameters(raw: object, given: Mapping[str, Any]) -> object:
@@ -58,52 +62,54 @@ def apply_parameters(raw: object, given: Mapping[str, Any]) -> object:
         for name in given.keys() - declared.keys():
             check.note(("parameters", name), given[name], "a parameter that the document declares", "unknown_parameter")
     document = {key: value for key, value in raw.items() if key != "parameters"} if isinstance(raw, dict) else raw
-    replaced = _replace(check, document, (), values, 0) if _has_parameters(document) else document
+    if not _has_parameters(document):
+        check.finish()
+        return document
+    sizes = {name: len(msgspec.json.encode(value)) for name, value in values.items()}
+    uses: Counter[str] = Counter()
+    replaced = _replace(check, document, (), values, uses)
+    if sum(sizes[name] * number for name, number in uses.items()) > _MAX_REPLACED:
+        largest = max(uses, key=lambda name: sizes[name] * uses[name])
+        shown = f"a value of {sizes[largest]} bytes that the document uses {uses[largest]} times"
+        check.note_shown(("parameters", largest), shown, f"at most {_MAX_REPLACED} bytes in all", "too_large")
     check.finish()
     return replaced
 
 
 def _has_parameters(document: object) -> bool:
-    """Whether there may be something to replace, or something nested too deeply to say so.
+    """Whether there is something to replace.
 
-    Most documents have none; with a path for every value, as ``_replace`` needs it, a large one takes far longer.
+    Most documents have nothing; with a path for every value, as ``_replace`` needs it, a large one takes far longer.
     """
-    level = [document]
-    for _ in range(_MAX_LEVELS + 1):
-        below: list[object] = []
-        for value in level:
-            if isinstance(value, dict):
-                if "$param" in value:
-                    return True
-                below += [item for item in value.values() if isinstance(item, (dict, list))]
-            elif isinstance(value, list):
-                below += [item for item in value if isinstance(item, (dict, list))]
-        if not below:
-            return False
-        level = below
-    return True
+    if isinstance(document, dict):
+        return "$param" in document or any(map(_has_parameters, document.values()))
+    return isinstance(document, list) and any(map(_has_parameters, document))
 
 
-def _replace(check: Checker, value: object, path: Path, values: Mapping[str, Any], depth: int) -> object:
-    """A copy with parameters replaced, or the value itself if it has none. Recursion stops below the deepest field."""
+def _replace(check: Checker, value: object, path: Path, values: Mapping[str, Any], uses: Counter[str]) -> object:
+    """A copy with parameters replaced, or the value itself if it has none. Counts the uses of each."""
     if not isinstance(value, (dict, list)):
         return value
-    if depth > _MAX_LEVELS:
-        check.note(path, value, f"at most {_MAX_LEVELS} levels", "depth")
-        return None
     if isinstance(value, list):
-        items = [_replace(check, item, (*path, i), values, depth + 1) for i, item in enumerate(value)]
+        # No path for items that contain nothing: there may be millions.
+        items = [
+            _replace(check, item, (*path, i), values, uses) if isinstance(item, (dict, list)) else item
+            for i, item in enumerate(value)
+        ]
         return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
     name = value.get("$param") if len(value) == 1 else None
     if isinstance(name, str):
         if name not in values:
             check.note((*path, "$param"), name, "a parameter that was given, or has a default", "unknown_parameter")
-        return values.get(name)
+            return None
+        uses[name] += 1
+        return values[name]
     changed = {}
     for key, item in value.items():
-        replaced = _replace(check, item, (*path, str(key)), values, depth + 1)
-        if replaced is not item:
-            changed[key] = replaced
+        if isinstance(item, (dict, list)):
+            replaced = _replace(check, item, (*path, str(key)), values, uses)
+            if replaced is not item:
+                changed[key] = replaced
     return {**value, **changed} if changed else value
 
 

@@ -22,7 +22,7 @@ from myrmidon.model.shown_input import Path, show_value
 from myrmidon.model.slice_validation import read_digests
 from myrmidon.model.task_request import TaskRequest, reads_outputs
 from myrmidon.model.task_validation import read_external_id, read_metadata, read_routing, read_tags, read_task
-from myrmidon.model.validation import MAX_DEPTH, NO_RECORD, Checker
+from myrmidon.model.validation import NO_RECORD, Checker
 
 _GRAPH_KEYS: Final = (frozenset(Graph.__struct_fields__) - {"nodes"}) | {"tasks"}
 _REPLACED_KEYS: Final = frozenset({"parameters"})
@@ -287,28 +287,18 @@ def _substituted_task(check: Checker, task: object, path: Path, ids: Mapping[str
 
 
 def _mentions_subs(tree: object) -> bool:
-    """Whether there is anything to replace. Does not recurse: the tree has not been checked for depth."""
-    rest = [tree]
-    while rest:
-        value = rest.pop()
-        if isinstance(value, dict):
-            if "$subs" in value:
-                return True
-            rest.extend(value.values())
-        elif isinstance(value, (list, tuple)):
-            rest.extend(value)
-    return False
+    """Whether there is anything to replace."""
+    if isinstance(tree, dict):
+        return "$subs" in tree or any(map(_mentions_subs, tree.values()))
+    return isinstance(tree, (list, tuple)) and any(map(_mentions_subs, tree))
 
 
-def _substituted(check: Checker, value: object, path: Path, ids: Mapping[str, str], depth: int = 0) -> object:
-    """A copy with substitutions, or the value itself if it has none. Recursion stops at MAX_DEPTH."""
+def _substituted(check: Checker, value: object, path: Path, ids: Mapping[str, str]) -> object:
+    """A copy with substitutions, or the value itself if it has none."""
     if not isinstance(value, (dict, list, tuple)):
         return value
-    if depth >= MAX_DEPTH:
-        check.note(path, value, f"at most {MAX_DEPTH} levels", "depth")
-        return None
     if not isinstance(value, dict):
-        items = [_substituted(check, item, (*path, i), ids, depth + 1) for i, item in enumerate(value)]
+        items = [_substituted(check, item, (*path, i), ids) for i, item in enumerate(value)]
         return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
     label = _subs_label(value)
     if label is not None:
@@ -316,7 +306,7 @@ def _substituted(check: Checker, value: object, path: Path, ids: Mapping[str, st
     changed: dict[object, object] = {}
     for key, item in value.items():
         if isinstance(item, (dict, list, tuple)):
-            replaced = _substituted(check, item, (*path, str(key)), ids, depth + 1)
+            replaced = _substituted(check, item, (*path, str(key)), ids)
             if replaced is not item:
                 changed[key] = replaced
     return {**value, **changed} if changed else value

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
+from myrmidon.model.json_depth import MAX_DEPTH
 from myrmidon.model.shown_input import Path
 from myrmidon.model.task_request import OutputOf, OutputRef
-from myrmidon.model.validation import MAX_DEPTH, Checker
+from myrmidon.model.validation import Checker
 
 KEY: Final = "$output"
 _RULE: Final = "the label of a task, a colon, and the position of its output, such as build:0"

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from myrmidon.model.dimensions import task_dimensions
+from myrmidon.model.json_depth import MAX_DEPTH, is_too_deep
 from myrmidon.model.output_refs import FoundOutputs
 from myrmidon.model.shown_input import Path, show_value
 from myrmidon.model.task_request import (
@@ -22,7 +23,6 @@ from myrmidon.model.task_request import (
     Slice,
 )
 from myrmidon.model.validation import (
-    MAX_DEPTH,
     MAX_INT64,
     NO_RECORD,
     RELATIVE_PATH_RULE,
@@ -150,19 +150,20 @@ def _payload(check: Checker, raw: dict[str, object], path: Path) -> str:
     given, here = raw["payload"], (*path, "payload")
     if isinstance(given, str) and given:
         try:
-            given = msgspec.json.decode(given)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            given = None if is_too_deep(given.encode()) else msgspec.json.decode(given)
+        except (msgspec.DecodeError, UnicodeError):
             given = None
     if raw["payload"] in (None, ""):
         return ""
     if not isinstance(given, dict):
         check.note(here, raw["payload"], "an object", "type")
         return ""
-    try:
-        return msgspec.json.encode(given, order="sorted").decode()
-    except RecursionError:
+    text = msgspec.json.encode(given, order="sorted")
+    if is_too_deep(text):
+        # Possible by a parameter's value that is put into a document.
         check.note(here, given, f"at most {MAX_DEPTH} levels", "depth")
         return ""
+    return text.decode()
 
 
 def _env(check: Checker, raw: dict[str, object], path: Path) -> dict[str, str]:

@@ -26,7 +26,6 @@ E = TypeVar("E", bound=str)
 T = TypeVar("T")
 
 MAX_PROBLEMS: Final = 1_000
-MAX_DEPTH: Final = 32
 MAX_INT64: Final = (1 << 63) - 1
 REQUIRED: Final = "\0required"
 """Marks a field without a default: it is a problem if it is missing."""

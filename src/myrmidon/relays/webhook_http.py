@@ -32,7 +32,10 @@ _SAFE_PORTS = (80, 443)
 _FIRST_FREE_PORT = 1024
 _URL = re.compile(r"https?://([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?([/?][!-~]*)?")
 _STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_EMBED_IPV4 = [ipaddress.ip_network(text) for text in ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96")]
+"""NAT64, and the older forms of IPv4 addresses in IPv6: the last 32 bits say where packets go."""
+_NOT_PUBLIC = [ipaddress.ip_network(text) for text in ("fec0::/10", "3fff::/20", "5f00::/16")]
+"""Site-local, documentation, segment routing: not every release of Python knows them."""
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -101,7 +104,8 @@ def is_allowed(text: str, allowed: Sequence[Network]) -> bool:
     address = _embedded(ipaddress.ip_address(text.partition("%")[0]))
     if any(address.version == network.version and address in network for network in allowed):
         return True
-    return address.is_global and not address.is_multicast
+    is_special = address.is_multicast or any(address in network for network in _NOT_PUBLIC)
+    return address.is_global and not is_special
 
 
 def _embedded(address: Address) -> Address:
@@ -114,7 +118,7 @@ def _embedded(address: Address) -> Address:
         return address.sixtofour
     if address.teredo is not None:
         return address.teredo[1]
-    if address in _NAT64:
+    if int(address) > 1 and any(address in network for network in _EMBED_IPV4):
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address
 

@@ -73,6 +73,13 @@ class Identity(Struct, frozen=True):
     run: int = 0
     session: str = ""
 
+    @property
+    def key(self) -> str:
+        """Tells callers apart: names of tokens are not unique. The runs of a job count as one caller."""
+        if self.job_id is not None:
+            return f"job {self.job_id:x}"
+        return f"token {self.token_id:x}" if self.token_id is not None else f"{self.role} {self.name}\n{self.group}"
+
 
 NOBODY = Identity("nobody", Role.NOBODY)
 
@@ -147,6 +154,8 @@ class Route(Struct, frozen=True, kw_only=True):
     """Answered even when the server is overloaded or stopping: heartbeats and health."""
     waits: bool = False
     """A long poll or a stream: it does not count as load."""
+    streams_events: bool = False
+    """A stream that every event wakes."""
     quiet: bool = False
     """Called too often to be logged each time."""
     query_token: bool = False

@@ -32,6 +32,7 @@ from myrmidon.server.large_documents import LargeDocuments
 from myrmidon.server.metrics import Metrics
 from myrmidon.server.quotas import Quotas, StorageQuotas
 from myrmidon.server.settings import Settings, seconds
+from myrmidon.server.waiting.event_feed import EventFeed
 from myrmidon.server.waiting.wait_hub import WaitHub
 from myrmidon.store.engine.db import Db, Dialect, open_db
 from myrmidon.store.engine.effects import CommitEffects
@@ -114,6 +115,8 @@ class ServerContext:
         self.db = SchedulingDatabase(db, executor, self.metrics, self._publish)
         self.logs = AsyncDatabase(log_db, log_executor)
         """The database of the logs: on SQLite a file with its own writer, so that logs never delay scheduling."""
+        self.events = EventFeed(self.db.read)
+        self.hub.on_events = self.events.forget_reads
         self.groups = GroupDirectory(self.db, settings.default_group, self._time)
         self.quotas = Quotas(settings, self.db.read, self._time)
         self.storage_quotas = StorageQuotas(settings, self.db.read, self._time)

@@ -128,6 +128,12 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Concurrent calls, without long polls and streams; further ones are rejected and may be repeated."""
     most_bodies: int = 200
     """Request bodies of one caller that may be arriving at the same time; they do not count as calls."""
+    most_body_bytes: int = 512 << 20
+    """Bytes of the larger bodies of one caller, from their first byte to the response."""
+    most_waits: int = 2_000
+    """Calls of one caller that may wait at the same time: long polls and streams."""
+    most_event_streams: int = 200
+    """Those of them that may be streams of events; a page that is kept open has one."""
     quota: Quota = Quota()
     """For each resource group that is not in ``quotas``."""
     quotas: dict[str, Quota] = {}

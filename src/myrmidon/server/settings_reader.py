@@ -143,6 +143,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "most_connections": (1, 1_000_000),
     "most_calls": (1, 1_000_000),
     "most_bodies": (1, 1_000_000),
+    "most_body_bytes": (1024, 1 << 40),
+    "most_waits": (1, 1_000_000),
+    "most_event_streams": (1, 1_000_000),
     "failed_attempts": (1, 1_000_000),
     "default_deadline_s": (1, 12 * _MONTH_S),
     "start_within_s": (1, _DAY_S),
@@ -181,6 +184,9 @@ def check(settings: Settings) -> list[Problem]:
     problems += _check_amqp(settings.amqp)
     problems += _check_authorities("amqp.ca_file", settings.amqp.ca_file)
     problems += _check_authorities("webhooks.ca_file", settings.webhooks.ca_file)
+    if settings.most_body_bytes < settings.large_body_limit:
+        shown, allowed = str(settings.most_body_bytes), f"large_body_limit, {settings.large_body_limit}, or more"
+        problems.append(Problem("most_body_bytes", shown, allowed, "range"))
     if not 1 <= settings.webhooks.max_backlog <= _MAX_BACKLOG:
         backlog = str(settings.webhooks.max_backlog)
         problems.append(Problem("webhooks.max_backlog", backlog, f"1 to {_MAX_BACKLOG}", "range"))

@@ -200,7 +200,12 @@ def test_dimensions_that_make_sense_pass():
     assert status.dimensions_problem({"id": ["me"], "os": ["a", "b"], "quarantined": "broken screen"}, "me") is None
 
 
-@pytest.mark.parametrize("value", [None, [], "x", {"a": {1, 2}}, {"a": float("nan")}, {"a": object()}, {"a": b"x"}])
+DEEP: Any = {"a": json.loads("[" * 24 + "]" * 24)}
+
+
+@pytest.mark.parametrize(
+    "value", [None, [], "x", {"a": {1, 2}}, {"a": float("nan")}, {"a": object()}, {"a": b"x"}, DEEP]
+)
 def test_a_state_that_json_cannot_hold_is_recognised(value: object):
     assert status.state_problem(value)
 

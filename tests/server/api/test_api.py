@@ -17,6 +17,7 @@ from myrmidon.server.api import submit
 from myrmidon.server.settings import PoolOrder, Quota
 from myrmidon.server.usecases import submit as usecases
 from myrmidon.store.views import listings
+from tests.deadline import HANG_S
 from tests.server.contexts import a_task, finish, until
 from tests.server.inside import inside
 from tests.server.swarming_v1 import swarm
@@ -498,6 +499,57 @@ def test_slow_bodies_of_one_caller_keep_nobody_else_out(tmp_path):
         app.run(story())
 
 
+def test_one_caller_can_hold_only_so_many_waiting_calls_and_streams(tmp_path):
+    with inside(tmp_path, most_waits=3, most_event_streams=2) as app:
+        busy, other = app.token("user"), app.token("viewer")
+        (task_id,) = app.submit(a_task())
+        wait = {"task_ids": [task_id], "wait_s": HANG_S}
+
+        async def story():
+            def stream(token):
+                return asyncio.create_task(app.ask("GET", "/api/v1/events", token=token))
+
+            held = [stream(busy), stream(busy)]
+            await until(lambda: app.context.hub.num_event_streams == 2)
+            refused = await app.ask("GET", "/api/v1/stream?topic=tasks", token=busy)
+            assert (refused.status, refused.code, refused.headers["retry-after"]) == (429, "overloaded", "1")
+            assert "Close some" in refused.json["error"]["message"]
+            held.append(asyncio.create_task(app.ask("POST", "/api/v1/tasks/wait", wait, token=busy)))
+            await until(lambda: app.context.hub._task_ends.waiters)
+            refused = await app.ask("POST", "/api/v1/tasks/wait", wait, token=busy)
+            assert (refused.status, refused.code) == (429, "overloaded")
+            held.append(stream(other))
+            await until(lambda: app.context.hub.num_event_streams == 3)
+            for one in held:
+                one.cancel()
+            await asyncio.gather(*held, return_exceptions=True)
+            again = await app.ask("POST", "/api/v1/tasks/wait", wait | {"wait_s": 0}, token=busy)
+            assert again.status == 200, "what has ended counts no more"
+
+        app.run(story())
+
+
+def test_large_bodies_of_one_caller_can_hold_only_so_much_memory(tmp_path):
+    with inside(tmp_path, most_body_bytes=1 << 20, large_body_limit=1 << 20) as app:
+        busy, other = app.token("user"), app.token("admin")
+        size = {"content-length": str(600_000)}
+
+        async def story():
+            arriving = asyncio.create_task(app.ask("POST", "/api/v1/jobs", token=busy, pieces=[b"{"], headers=size))
+            await until(lambda: app.context.state.num_bodies == 1)
+            for headers in (size, {"transfer-encoding": "chunked"}):
+                refused = await app.ask("POST", "/api/v1/jobs", token=busy, pieces=[b"{"], headers=headers)
+                assert (refused.status, refused.code) == (429, "overloaded")
+            assert (await app.ask("POST", "/api/v1/tasks", {"tasks": [a_task()]}, token=busy)).status == 200
+            large = {"job": {"name": "x" * 600_000}}
+            assert (await app.ask("POST", "/api/v1/jobs", large, token=other)).status == 400
+            arriving.cancel()
+            await asyncio.gather(arriving, return_exceptions=True)
+            assert (await app.ask("POST", "/api/v1/jobs", large, token=busy)).status == 400
+
+        app.run(story())
+
+
 def test_a_call_counts_as_one_when_its_body_is_there(tmp_path):
     """Calls that were let in while the server had time are refused if it has none left when they can begin."""
     with inside(tmp_path, most_calls=2) as app:
@@ -576,3 +628,41 @@ def test_a_server_that_died_is_still_shown_and_shown_as_dead(app):
     told = {one["address"]: one for one in app.get("/api/v1/servers").json["servers"]}
     assert (told["10.0.0.9"]["alive"], told["10.0.0.9"]["this"]) == (False, False)
     assert (told["127.0.0.1"]["alive"], told["127.0.0.1"]["this"]) == (True, True)
+
+
+A_VALUE = {"type": "int64", "payload": {"inline": "Bw=="}}
+
+
+def test_tokens_of_one_name_have_request_keys_of_their_own(tmp_path):
+    """A caller could else find out what another group has stored, or keep it from storing something."""
+    with inside(tmp_path) as app:
+        app.post("/api/v1/groups", {"name": "other"})
+        key = {"Idempotency-Key": "the same"}
+        users = [app.new_token("user", "default"), app.new_token("user", "other"), app.new_token("user", "default")]
+        for path, body, field in (
+            ("/api/v1/values", A_VALUE, "id"),
+            ("/api/v1/webhooks", {"url": "http://8.8.8.8/", "kinds": ["task-pending"]}, "id"),
+        ):
+            made = [app.post(path, body, token=token, headers=key) for token in users]
+            assert [reply.status for reply in made] == [200, 200, 200], made
+            assert len({reply.json[field] for reply in made}) == 3
+            assert app.post(path, body, token=users[0], headers=key).json[field] == made[0].json[field]
+        admins = [app.new_token("admin", None), app.new_token("admin", None)]
+        viewer = {"name": "x", "role": "viewer", "group": "default"}
+        made = [app.post("/api/v1/tokens", viewer, token=token, headers=key) for token in admins]
+        assert len({reply.json["token"] for reply in made}) == 2
+
+
+def test_only_administrators_see_whose_token_has_introduced_a_bot(tmp_path):
+    with inside(tmp_path) as app:
+        app.meet_bot()
+        seen = {}
+        for role in ("admin", "user"):
+            token = app.token(role)
+            v1 = app.get("/_ah/api/swarming/v1/bots/list", token=token).json["items"][0]
+            single = app.get("/_ah/api/swarming/v1/bot/b1/get", token=token).json
+            events = app.get("/_ah/api/swarming/v1/bot/b1/events", token=token).json["items"]
+            ours = app.get("/api/v1/bots/b1", token=token).json
+            told = {one["authenticated_as"] for one in (v1, single, *events)}
+            seen[role] = (*told, ours["authenticated"])
+        assert seen == {"admin": ("user:a admin", "a admin"), "user": ("bot:b1", "")}

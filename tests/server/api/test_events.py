@@ -14,6 +14,9 @@ from myrmidon.scheduler import resource_groups, submit_job
 from myrmidon.scheduler.job_draft import draft_job
 from myrmidon.server.api import events
 from myrmidon.server.calls import Call, Identity, Role
+from myrmidon.server.waiting import event_feed
+from myrmidon.server.waiting.event_feed import StreamedEvent
+from myrmidon.store.tables import outbox
 from myrmidon.store.tables.outbox import Event, JobBody, TaskBody, body_of
 from myrmidon.wire.events import EventsQuery
 from tests.deadline import HANG_S, POLL_S
@@ -99,7 +102,7 @@ def test_a_listener_hears_of_everything_from_then_on_in_order(context):
 )
 def test_ids_in_events_have_the_form_that_every_call_takes(body, shown):
     kind = "job" if isinstance(body, JobBody) else "task"
-    text = events.show(Event(7, TASK, 1, 0, kind, "RUNNING", body_of(body))).decode()
+    text = StreamedEvent(Event(7, TASK, 1, 0, kind, "RUNNING", body_of(body)), None, None).shown.decode()
     said = json.loads(text.split("data: ")[1])
     about = {key: value for key, value in said["about"].items() if key not in ("generation", "view", "what")}
     assert (said["id"], about) == (show_task(TASK), shown)
@@ -289,5 +292,78 @@ def test_a_stream_of_another_groups_task_is_refused(context):
         (mine,) = await submit(context, a_task())
         with pytest.raises(NotFound):
             await listen(context, who=Identity("stranger", Role.VIEWER, "others"), task=[mine])
+
+    run(story, context)
+
+
+def counting_reads(context, monkeypatch) -> list[int]:
+    """The positions after which events are read from now on."""
+    read, positions = event_feed._read_events, []
+
+    def counted(tx, position, *, with_kinds):
+        positions.append(position)
+        return read(tx, position, with_kinds=with_kinds)
+
+    monkeypatch.setattr(event_feed, "_read_events", counted)
+    return positions
+
+
+def test_streams_at_the_same_position_share_one_read(context, monkeypatch):
+    async def story():
+        listeners = [await listen(context) for _ in range(30)]
+        reads = counting_reads(context, monkeypatch)
+        (task_id,) = await submit(context, a_task())
+        told = await asyncio.gather(*(listener.next() for listener in listeners))
+        assert {said["id"] for _, said in told} == {task_id}
+        assert len(reads) <= 5, "two of each would be sixty"
+        for listener in listeners:
+            await listener.close()
+
+    run(story, context)
+
+
+def test_who_asks_after_a_notification_does_not_get_an_earlier_read(context, monkeypatch):
+    async def story():
+        position = await context.events.newest()
+        began, may_end, read = asyncio.Event(), asyncio.Event(), context.events._read
+
+        async def held(fn):
+            found = await read(fn)
+            began.set()
+            await may_end.wait()
+            return found
+
+        monkeypatch.setattr(context.events, "_read", held)
+        early = asyncio.create_task(context.events.after(position))
+        await began.wait()
+        monkeypatch.setattr(context.events, "_read", read)
+        (task_id,) = await submit(context, a_task())
+        await until(lambda: context.db.engine.read(outbox.newest) > position)
+        context.hub.notify("events")
+        assert [show_task(item.event.subject) for item in await context.events.after(position)] == [task_id]
+        may_end.set()
+        assert await early == []
+
+    run(story, context)
+
+
+def test_a_shared_read_goes_on_when_the_stream_that_began_it_ends(context, monkeypatch):
+    async def story():
+        (task_id,) = await submit(context, a_task())
+        await until(lambda: context.db.engine.read(outbox.newest) > 0)
+        until_read, read = asyncio.Event(), context.events._read
+
+        async def held(fn):
+            await until_read.wait()
+            return await read(fn)
+
+        monkeypatch.setattr(context.events, "_read", held)
+        first = asyncio.create_task(context.events.after(0))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(context.events.after(0))
+        await asyncio.sleep(0)
+        first.cancel()
+        until_read.set()
+        assert [show_task(item.event.subject) for item in await second] == [task_id]
 
     run(story, context)

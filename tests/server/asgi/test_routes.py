@@ -318,9 +318,9 @@ def test_nul_is_refused_but_not_the_characters_that_write_it(app):
     assert (shown["name"], shown["metadata"], shown["tags"][0]) == (text, {text: text}, f"a:{text}")
     wrong = {"tasks": [a_task(text), a_task(f"{text}\0", metadata={"a\0": text})]}
     refused = app.post("/api/v1/tasks", wrong)
-    assert (refused.status, [one["path"] for one in refused.json["error"]["problems"]]) == (
+    assert (refused.status, {one["path"] for one in refused.json["error"]["problems"]}) == (
         400,
-        ["tasks[1].name", r"tasks[1].metadata['a\x00']", "tasks[1].slices[0].properties.command[0]"],
+        {"tasks[1].name", r"tasks[1].metadata['a\x00']", "tasks[1].slices[0].properties.command[0]"},
     )
 
 

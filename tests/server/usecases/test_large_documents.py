@@ -38,11 +38,6 @@ def test_what_is_not_json_is_refused(text):
         decode_document(text)
 
 
-def test_nesting_without_end_is_refused_and_not_followed():
-    with pytest.raises(InvalidRequest):
-        decode_document(b'{"tasks": {"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}")
-
-
 def test_one_large_document_at_a_time_is_let_in_and_small_ones_always():
     async def story():
         documents, order = LargeDocuments(), []

@@ -31,6 +31,7 @@ REPORT_INTERVAL_S = 900.0
 QUARANTINE_REFRESH_S = 5.0
 """How often a quarantined bot is refreshed."""
 MAX_VALUES = 16
+MAX_STATE_DEPTH = 24
 _KEY = re.compile(r"[a-zA-Z\-_.][0-9a-zA-Z\-_.]{0,63}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _RESERVED_HEADERS = ("authorization", "host", "content-length", "content-type", "transfer-encoding", "connection")
@@ -353,6 +354,14 @@ def _is_value(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= 256 and value == value.strip() and "|" not in value
 
 
+def _is_flat(value: Any, levels: int) -> bool:
+    """Whether dicts and lists are nested at most so many levels: the server refuses deep requests."""
+    if not isinstance(value, (dict, list, tuple)):
+        return True
+    items = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_is_flat(item, levels - 1) for item in items)
+
+
 def state_problem(value: Any) -> str | None:
     """Why this state is invalid; None if it is valid."""
     if not isinstance(value, dict):
@@ -360,6 +369,8 @@ def state_problem(value: Any) -> str | None:
     try:
         if len(json.dumps(value, allow_nan=False)) > 1 << 19:
             return "the state is too large"
+        if not _is_flat(value, MAX_STATE_DEPTH):
+            return f"the state has more than {MAX_STATE_DEPTH} levels"
     except (TypeError, ValueError, RecursionError) as error:
         return f"the state cannot be represented as JSON: {error}"
     return None

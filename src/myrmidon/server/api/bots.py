@@ -75,17 +75,17 @@ async def get_bot(context: ServerContext, call: Call) -> BotInfo:
     bot, busy = await context.db.read(read)
     if not bot_usecases.is_visible(bot.dimensions, visible):
         raise NotFound("bot", bot_id)
-    return _info(context, bot, _summary(context, bot, busy, scope, visible))
+    return _info(context, bot, _summary(context, bot, busy, scope, visible), scope)
 
 
-def _info(context: ServerContext, bot: Bot, summary: BotSummary) -> BotInfo:
+def _info(context: ServerContext, bot: Bot, summary: BotSummary, scope: int | None) -> BotInfo:
     config = context.state.config.group_config(bot.id)
     return BotInfo(
         **{field: getattr(summary, field) for field in BotSummary.__struct_fields__},
         state=stored_json(bot.state),
         session=bot.session,
         boot_id=bot.boot_id,
-        authenticated=bot.authenticated,
+        authenticated=bot.authenticated if scope is None else "",
         num_quick_failures=bot.num_quick_failures,
         group=config.group or None if config is not None else None,
         owners=config.owners if config is not None else [],

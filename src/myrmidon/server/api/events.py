@@ -10,33 +10,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any
 
-from msgspec import Struct, json
+from msgspec import Struct
 
-from myrmidon.model.ids import show_run, show_task
 from myrmidon.model.validation import MAX_INT64
 from myrmidon.relays import messages
-from myrmidon.server.calls import (
-    READERS,
-    Answer,
-    Call,
-    Route,
-)
+from myrmidon.server.calls import READERS, Answer, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id
-from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables import outbox, task_result
-from myrmidon.store.tables.outbox import Event
-from myrmidon.wire.events import EventData, EventsQuery
+from myrmidon.server.waiting.event_feed import StreamedEvent
+from myrmidon.wire.events import EventsQuery
 
-BATCH = 500
 KEEP_ALIVE_S = 15.0
 KEEP_ALIVE = b": keep-alive\n\n"
-_encode = json.Encoder().encode
-decode_body = json.Decoder(dict[str, Any]).decode
 
 
 class Filter(Struct, frozen=True):
@@ -46,6 +33,14 @@ class Filter(Struct, frozen=True):
     job: int | None
     tasks: frozenset[int]
     kinds: frozenset[str]
+
+    def accepts(self, item: StreamedEvent) -> bool:
+        return (
+            self.group in (None, item.group)
+            and (not self.tasks or item.event.subject in self.tasks)
+            and (not self.kinds or item.event.kind in self.kinds or item.message_kind in self.kinds)
+            and self.job in (None, item.job)
+        )
 
 
 async def events(context: ServerContext, call: Call) -> Answer:
@@ -61,7 +56,7 @@ async def events(context: ServerContext, call: Call) -> Answer:
         position = MAX_INT64
     # A position beyond the newest event is from before the database was restored from a backup: without this, the
     # client would miss all events until the outbox has grown to that position.
-    position = min(position, await context.db.read(outbox.newest))
+    position = min(position, await context.events.newest())
     return Answer(headers={"content-type": "text/event-stream"}, body=_stream(context, position, wanted))
 
 
@@ -78,87 +73,24 @@ async def _filter(context: ServerContext, call: Call, query: EventsQuery) -> Fil
 async def _stream(context: ServerContext, position: int, wanted: Filter) -> AsyncIterator[bytes]:
     """Events, and a keep-alive whenever nothing was sent for KEEP_ALIVE_S, also while events are left out."""
     hub, clock = context.hub, asyncio.get_running_loop().time
+    with_kinds = bool(wanted.kinds & set(messages.KINDS))
     hub.num_event_streams += 1
     try:
         yield KEEP_ALIVE
         keep_alive_at = clock() + KEEP_ALIVE_S
         while not hub.stopping:
             with hub.watch_updates(["events"]) as watch:
-                batch, visible = await context.db.read(partial(_next, after=position, wanted=wanted))
+                batch = await context.events.after(position, with_kinds=with_kinds)
                 if not batch:
                     await watch.wait(keep_alive_at - clock())
             if batch:
-                position = batch[-1].position
+                position = batch[-1].event.position
+            visible = [item.shown for item in batch if wanted.accepts(item)]
             if visible or clock() >= keep_alive_at:
-                yield b"".join(show(event) for event in visible) or KEEP_ALIVE
+                yield b"".join(visible) or KEEP_ALIVE
                 keep_alive_at = clock() + KEEP_ALIVE_S
     finally:
         hub.num_event_streams -= 1
-
-
-def _next(tx: Tx, after: int, wanted: Filter) -> tuple[list[Event], list[Event]]:
-    """The next events, and those of them that pass the filter."""
-    batch = outbox.after(tx, after, BATCH)
-    passed = batch
-    if wanted.tasks:
-        passed = [event for event in passed if event.subject in wanted.tasks]
-    if wanted.job is not None:
-        passed = [event for event in passed if _job_of(event) == wanted.job]
-    if wanted.kinds:
-        passed = _of_kinds(tx, passed, wanted.kinds)
-    return batch, of_group(tx, passed, wanted.group)
-
-
-def _job_of(event: Event) -> int | None:
-    """The job that an event is about, or that its task belongs to."""
-    if event.kind != outbox.TASK:
-        return event.subject
-    job: int | None = decode_body(event.body).get("job")
-    return job
-
-
-def _of_kinds(tx: Tx, events: list[Event], kinds: frozenset[str]) -> list[Event]:
-    before = outbox.predecessors(tx, events) if kinds & set(messages.KINDS) else {}
-    return [
-        event
-        for event in events
-        if event.kind in kinds or messages.kind_of(event, before.get((event.subject, event.seq))) in kinds
-    ]
-
-
-def of_group(tx: Tx, events: list[Event], group: int | None) -> list[Event]:
-    """Those of the events that are about tasks and jobs of the resource group; all if it is None."""
-    if group is None:
-        return events
-    task_ids = [event.subject for event in events if event.kind == outbox.TASK]
-    job_ids = [event.subject for event in events if event.kind != outbox.TASK]
-    groups = {**task_result.groups_of(tx, task_ids), **jobs.groups_of(tx, job_ids)}
-    return [event for event in events if groups.get(event.subject) == group]
-
-
-def show(event: Event) -> bytes:
-    """An event in the format of server-sent events."""
-    data = EventData(
-        position=event.position,
-        kind=event.kind,
-        id=show_task(event.subject),
-        seq=event.seq,
-        state=event.state,
-        at=event.at,
-        about=about(event),
-    )
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.position, event.kind.encode(), _encode(data))
-
-
-def about(event: Event) -> dict[str, Any]:
-    """The details of an event. Ids, which the outbox stores as numbers, have the form of the other calls."""
-    details = decode_body(event.body)
-    for key in ("job", "blocked_by"):
-        if details.get(key) is not None:
-            details[key] = show_task(details[key])
-    if details.get("run"):
-        details["run"] = show_run(event.subject, details["run"])
-    return details
 
 
 ROUTES = (
@@ -171,5 +103,6 @@ ROUTES = (
         query=EventsQuery,
         media="text/event-stream",
         waits=True,
+        streams_events=True,
     ),
 )

@@ -17,23 +17,22 @@ from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import Micros, show_run, show_task
 from myrmidon.model.shown_input import show_value
 from myrmidon.scheduler.policy import SECOND
-from myrmidon.server.api.events import KEEP_ALIVE, KEEP_ALIVE_S, about, decode_body, of_group
+from myrmidon.server.api.events import KEEP_ALIVE, KEEP_ALIVE_S
 from myrmidon.server.calls import READERS, Answer, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id
+from myrmidon.server.waiting.event_feed import BATCH, StreamedEvent
 from myrmidon.store.engine.db import Dialect, Tx
-from myrmidon.store.tables import bot_event, log, outbox
-from myrmidon.store.tables.outbox import Event
+from myrmidon.store.tables import bot_event, log
 from myrmidon.store.views import listings
 from myrmidon.store.views.pool_filter import PoolFilter
 from myrmidon.wire.live import Change, Frame, LiveQuery, LogLength
 
 FRAME_S = 0.5
 """The time between two frames."""
-BATCH = 1_000
-MAX_BATCHES = 8
+MAX_BATCHES = 16
 """Of one frame."""
 MAX_BEHIND = 20_000
 """A client that is further behind is told to read everything again."""
@@ -66,7 +65,7 @@ async def stream(context: ServerContext, call: Call) -> Answer:
     query: LiveQuery = call.query
     topics = await _read_topics(context, call, query.topic)
     last_id = call.headers.get("last-event-id", "")
-    newest = await context.db.read(outbox.newest)
+    newest = await context.events.newest()
     position = int(last_id) if last_id.isdecimal() and len(last_id) < 19 else query.after
     live = LiveStream(context, topics, await context.groups.scope_of(call), visible_pools(context, call.who))
     live.begin(newest if position is None else position, newest)
@@ -161,8 +160,8 @@ class LiveStream:
     async def _read_frame(self) -> Frame:
         frame = Frame(at=self._context.now())
         latest = await self._read_events(frame)
-        for event in latest[:MAX_ITEMS]:
-            (frame.tasks if event.kind == outbox.TASK else frame.jobs).append(_show_change(event))
+        for item in latest[:MAX_ITEMS]:
+            (frame.tasks if item.is_of_task else frame.jobs).append(_show_change(item))
         frame.more |= len(latest) > MAX_ITEMS
         if self._topics.wants_bots:
             frame.bots = await self._read_bots(frame.at)
@@ -170,35 +169,30 @@ class LiveStream:
             frame.logs = await self._context.logs.read(self._read_lengths)
         return frame
 
-    async def _read_events(self, frame: Frame) -> list[Event]:
+    async def _read_events(self, frame: Frame) -> list[StreamedEvent]:
         """The last new event of each task and job. If there are too many, the rest is skipped and the frame says so."""
-        latest: dict[int, Event] = {}
+        latest: dict[int, StreamedEvent] = {}
         for _ in range(MAX_BATCHES):
-            events, is_last = await self._context.db.read(self._next_events)
-            latest |= {event.subject: event for event in events}
-            if is_last:
+            batch = await self._context.events.after(self._position)
+            if batch:
+                self._position = batch[-1].event.position
+            if self._topics.wants_bots:
+                self._changed_bots.update(item.bot for item in batch if item.bot)
+            latest |= {item.event.subject: item for item in batch if self._is_wanted(item)}
+            if len(batch) < BATCH:
                 return list(latest.values())
-        self._position = await self._context.db.read(outbox.newest)
+        self._position = await self._context.events.newest()
         frame.more = True
         return list(latest.values())
 
-    def _next_events(self, tx: Tx) -> tuple[list[Event], bool]:
-        """The next events that are about a topic and that the caller may see, and whether there are no more."""
-        batch = outbox.after(tx, self._position, BATCH)
-        if batch:
-            self._position = batch[-1].position
-        visible = of_group(tx, batch, self._scope)
-        if self._topics.wants_bots:
-            self._changed_bots.update(bot for event in batch if (bot := _bot_of(event)))
-        return [event for event in visible if self._is_wanted(event)], len(batch) < BATCH
-
-    def _is_wanted(self, event: Event) -> bool:
-        topics = self._topics
-        if event.kind != outbox.TASK:
-            return "jobs" in topics.all or event.subject in topics.jobs
-        if "tasks" in topics.all or event.subject in topics.tasks:
-            return True
-        return bool(topics.jobs) and decode_body(event.body).get("job") in topics.jobs
+    def _is_wanted(self, item: StreamedEvent) -> bool:
+        """Whether an event is about a topic, and the caller may see it."""
+        topics, subject = self._topics, item.event.subject
+        if self._scope not in (None, item.group):
+            return False
+        if not item.is_of_task:
+            return "jobs" in topics.all or subject in topics.jobs
+        return "tasks" in topics.all or subject in topics.tasks or item.job in topics.jobs
 
     async def _read_bots(self, now: Micros) -> list[str]:
         """The bots of the topics that have changed and that the caller may see."""
@@ -224,18 +218,13 @@ class LiveStream:
         return grown
 
 
-def _bot_of(event: Event) -> str | None:
-    """The bot that an event of a task is about."""
-    bot: str | None = decode_body(event.body).get("bot") if event.kind == outbox.TASK else None
-    return bot
-
-
 def _visible_bots(tx: Tx, changed: Sequence[str], pools: PoolFilter | None) -> list[str]:
     return listings.visible_bots(tx, changed[:MAX_ITEMS], pools) if changed else []
 
 
-def _show_change(event: Event) -> Change:
-    return Change(id=show_task(event.subject), seq=event.seq, state=event.state, at=event.at, about=about(event))
+def _show_change(item: StreamedEvent) -> Change:
+    event = item.event
+    return Change(id=show_task(event.subject), seq=event.seq, state=event.state, at=event.at, about=item.about)
 
 
 ROUTES = (
@@ -248,5 +237,6 @@ ROUTES = (
         query=LiveQuery,
         media="text/event-stream",
         waits=True,
+        streams_events=True,
     ),
 )

@@ -60,7 +60,7 @@ async def create_group(context: ServerContext, call: Call) -> GroupInfo:
     name, now = call.body.name, context.now()
     group_id = None
     if call.request_key is not None:
-        seed = hmac.digest(context.keys.secret, f"group\n{call.who.name}\n{call.request_key}".encode(), "sha256")
+        seed = hmac.digest(context.keys.secret, f"group\n{call.who.key}\n{call.request_key}".encode(), "sha256")
         group_id = int.from_bytes(seed[:8], "big") >> 1 or 1
     created = await context.db.write(
         lambda tx: resource_groups.create_group(tx, name, now=now, ids=context.ids, group_id=group_id)

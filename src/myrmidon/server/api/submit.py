@@ -120,13 +120,12 @@ def _make_drafts(context: ServerContext, call: Call, part: range, now: Micros) -
 def _parse(raw: Raw) -> Any:
     """Parse one request. Parsing all requests with the body would block the event loop for tens of milliseconds.
 
-    Decoding the body has skipped over the requests, so invalid UTF-8, numbers out of range and too deep nesting show
-    only here.
+    Decoding the body has skipped over the requests, so invalid UTF-8 and numbers out of range show only here.
     """
     try:
         return json.decode(raw)
-    except (MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest([Problem("", str(error), "JSON of a sensible depth", "json")]) from None
+    except (MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidRequest([Problem("", str(error), "JSON", "json")]) from None
 
 
 def _key_of(call: Call, number: int) -> str | None:

@@ -56,7 +56,7 @@ def _new_id(context: ServerContext, call: Call) -> int:
     """A new id; for a call with a request key the same id every time, so that repeating it creates nothing."""
     if call.request_key is None:
         return context.ids.next(context.now())
-    seed = hmac.digest(context.keys.secret, f"webhook\n{call.who.name}\n{call.request_key}".encode(), "sha256")
+    seed = hmac.digest(context.keys.secret, f"webhook\n{call.who.key}\n{call.request_key}".encode(), "sha256")
     return int.from_bytes(seed[:8], "big") >> 1 or 1
 
 

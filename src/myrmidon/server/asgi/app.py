@@ -20,7 +20,7 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from myrmidon.model.errors import MyrmidonError, NotFound
-from myrmidon.server.asgi.arriving_bodies import ArrivingBodies
+from myrmidon.server.asgi.caller_limits import CallerLimits
 from myrmidon.server.asgi.decoding import read_headers
 from myrmidon.server.asgi.endpoint import JSON, Endpoint, cors_headers, encode_json
 from myrmidon.server.asgi.errors import error_body, style_of
@@ -41,10 +41,10 @@ class App:
         prefix = os.urandom(5).hex()
         self._request_ids = (f"{prefix}-{n:x}" for n in itertools.count(1))
         self._fixed_paths: dict[tuple[str, str], Endpoint] = {}
-        bodies = ArrivingBodies(context.settings.most_bodies)
+        limits = CallerLimits(context.settings)
         table = []
         for route in routes:
-            endpoint = Endpoint(context, authenticator, route, self.request_id, bodies)
+            endpoint = Endpoint(context, authenticator, route, self.request_id, limits)
             if "{" not in route.path:
                 self._fixed_paths[route.method, route.path] = endpoint
             table.append(StarletteRoute(route.path, endpoint, methods=[route.method]))

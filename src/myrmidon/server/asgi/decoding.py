@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from myrmidon.model.errors import InvalidRequest, Problem
+from myrmidon.model.json_depth import MAX_DEPTH, is_too_deep
 from myrmidon.model.shown_input import Path, show_path
 from myrmidon.model.validation import MAX_PROBLEMS
 from myrmidon.server.calls import Route, StreamedBody, Style
 
 MAX_QUERY_FIELDS = 1000
 _ESCAPED_NUL = b"\\u0000"
+_ESCAPED_BACKSLASH = b"\\\\"
 _LOCATION = re.compile(r" - at `\$?\.?(.*)`$", re.DOTALL)
 _EXPECTED = re.compile(r"Expected (.*?)(?:, got `(.*)`)?$", re.DOTALL)
 _CHOICE = re.compile(r"Invalid enum value (.*)$", re.DOTALL)
@@ -67,32 +70,41 @@ def body_decoder(route: Route) -> Callable[[bytes], Any]:
     rejects_nul = tolerant or route.path.startswith("/api/")
 
     def decode(data: bytes) -> Any:
+        if is_too_deep(data):
+            raise InvalidRequest([Problem("body", "deeper nesting", f"at most {MAX_DEPTH} levels", "depth")])
         try:
             body = decoder.decode(data if data.strip() not in (b"", b"null") else b"{}" if tolerant else data or b"{}")
-            if rejects_nul and _ESCAPED_NUL in data:
+            if rejects_nul and _ESCAPED_NUL in data and _ESCAPED_NUL in data.replace(_ESCAPED_BACKSLASH, b""):
                 # No database can store it. Bots may send it: they do not choose what commands write.
-                _check_no_nul(msgspec.json.decode(data))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                _refuse_nul(msgspec.json.decode(data))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise InvalidRequest([_problem(str(error), "body")]) from None
         return body
 
     return decode
 
 
-def _check_no_nul(body: object) -> None:
-    """InvalidRequest if a text of a decoded body has NUL; the characters backslash, u, 0000 are ordinary text."""
-    problems: list[Problem] = []
-    values: list[tuple[Path, object]] = [((), body)]
-    for path, value in values:
-        if isinstance(value, dict):
-            values += [((*path, key), key) for key in value]
-            values += [((*path, key), item) for key, item in value.items()]
-        elif isinstance(value, list):
-            values += [((*path, index), item) for index, item in enumerate(value)]
-        elif isinstance(value, str) and "\0" in value:
-            problems.append(Problem(show_path(path) or "body", "a text with NUL", "text without it", "text"))
-    if problems:
-        raise InvalidRequest(problems[:MAX_PROBLEMS])
+def _refuse_nul(body: object) -> None:
+    """InvalidRequest with the places of NUL in the texts of a body."""
+    paths = list(islice(_paths_of_nul(body, ()), MAX_PROBLEMS)) or [()]
+    raise InvalidRequest(
+        [Problem(show_path(path) or "body", "a text with NUL", "text without it", "text") for path in paths]
+    )
+
+
+def _paths_of_nul(value: object, path: Path) -> Iterator[Path]:
+    if isinstance(value, str) and "\0" in value:
+        yield path
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if "\0" in key:
+                yield (*path, key)
+            if isinstance(item, (str, dict, list)):
+                yield from _paths_of_nul(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            if isinstance(item, (str, dict, list)):
+                yield from _paths_of_nul(item, (*path, index))
 
 
 def query_decoder(kind: Any, *, tolerant: bool = False) -> Callable[[dict[str, list[str]]], Any]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,7 @@ from myrmidon.model.errors import (
 )
 from myrmidon.model.ids import show_run
 from myrmidon.scheduler.idempotency import check_key
-from myrmidon.server.asgi.arriving_bodies import ArrivingBodies
+from myrmidon.server.asgi.caller_limits import CallerLimits, Limit
 from myrmidon.server.asgi.decoding import body_decoder, parse_query, query_decoder, read_headers
 from myrmidon.server.asgi.errors import error_body
 from myrmidon.server.asgi.sending import Disconnected, send_response
@@ -51,6 +51,8 @@ log = structlog.get_logger("server")
 MIN_BODY_BYTES_PER_S = 64 << 10
 JSON = "application/json"
 ZLIB = "application/json-zlib"
+SMALL_BODY = 64 << 10
+"""The number of bodies limits the memory for those up to this size."""
 EVENT_STREAM = "text/event-stream"
 SECURITY_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 encode_json = msgspec.json.Encoder().encode
@@ -67,13 +69,13 @@ class Endpoint:
         authenticator: Authenticator,
         route: Route,
         request_id: Callable[[str], str],
-        bodies: ArrivingBodies,
+        limits: CallerLimits,
     ) -> None:
         self._context = context
         self._authenticator = authenticator
         self._route = route
         self._request_id = request_id
-        self._bodies = bodies
+        self._limits = limits
         self._decode_body = body_decoder(route)
         self._decode_query = query_decoder(route.query, tolerant=route.style is not Style.OURS)
         settings = context.settings
@@ -87,11 +89,12 @@ class Endpoint:
         headers = read_headers(scope["headers"])
         request_id = self._request_id(headers.get("x-request-id", ""))
         try:
-            status, fields, body = await self._respond(scope, receive, headers, request_id)
-            fields.append((b"x-request-id", request_id.encode()))
-            if route.style not in (Style.OURS, Style.PAGE):
-                fields += cors_headers(self._authenticator, headers.get("origin", ""))
-            await send_response(scope, send, status, fields, body, self._context.settings.body_timeout_s)
+            with ExitStack() as held:
+                status, fields, body = await self._respond(scope, receive, headers, request_id, held)
+                fields.append((b"x-request-id", request_id.encode()))
+                if route.style not in (Style.OURS, Style.PAGE):
+                    fields += cors_headers(self._authenticator, headers.get("origin", ""))
+                await send_response(scope, send, status, fields, body, self._context.settings.body_timeout_s)
         except Disconnected:
             return
         except asyncio.CancelledError:
@@ -101,17 +104,18 @@ class Endpoint:
         self._record(status, time.perf_counter() - started, request_id, scope.get("identity"))
 
     async def _respond(
-        self, scope: Scope, receive: Receive, headers: Mapping[str, str], request_id: str
+        self, scope: Scope, receive: Receive, headers: Mapping[str, str], request_id: str, held: ExitStack
     ) -> tuple[int, Headers, Any]:
         """Status, headers and body; every error becomes a response.
 
+        ``held`` is what the call takes up of its caller's limits, until the response is sent.
         The call counts as load only until then, and not while its body arrives: clients that send or read slowly must
         not block others.
         """
         context, counts = self._context, not self._route.waits
         context.state.num_calls += counts
         try:
-            call = await self._admit(scope, receive, headers, request_id)
+            call = await self._admit(scope, receive, headers, request_id, held)
             try:
                 return self._build_response(await self._route.call(context, call))
             finally:
@@ -124,7 +128,9 @@ class Endpoint:
         finally:
             context.state.num_calls -= counts
 
-    async def _admit(self, scope: Scope, receive: Receive, headers: Mapping[str, str], request_id: str) -> Call:
+    async def _admit(
+        self, scope: Scope, receive: Receive, headers: Mapping[str, str], request_id: str, held: ExitStack
+    ) -> Call:
         """Check everything that must hold before a handler sees the call, and decode it."""
         authenticator, route = self._authenticator, self._route
         authenticator.origins.check_host(headers.get("host", ""), headers.get("origin", ""), mutates=route.mutates)
@@ -146,11 +152,15 @@ class Endpoint:
         key = headers.get("idempotency-key")
         if key is not None:
             check_key(key)
+        caller = identity.key if identity.role is not Role.NOBODY else address
+        if route.waits:
+            held.enter_context(self._limits.hold(Limit.WAITS, caller))
+            if route.streams_events:
+                held.enter_context(self._limits.hold(Limit.EVENT_STREAMS, caller))
         if route.waits and (task := asyncio.current_task()):
             scope["on_disconnect"] = task.cancel  # called by asgi/protocol.py
             scope["is_authorized"] = partial(authenticator.is_still_valid, identity, bearer, address, cookie)
-        caller = (identity.role, identity.name, identity.group) if identity.role is not Role.NOBODY else address
-        body, data = await self._body_of(receive, headers, caller) if route.body is not None else (None, b"")
+        body, data = await self._body_of(receive, headers, caller, held) if route.body is not None else (None, b"")
         if signed is not None:
             signed.check_payload(data, headers.get("content-type", ""))
         return Call(
@@ -165,14 +175,19 @@ class Endpoint:
             headers=headers,
         )
 
-    async def _body_of(self, receive: Receive, headers: Mapping[str, str], caller: Hashable) -> tuple[Any, bytes]:
+    async def _body_of(
+        self, receive: Receive, headers: Mapping[str, str], caller: str, held: ExitStack
+    ) -> tuple[Any, bytes]:
         """The decoded body, and its bytes. A streamed body has not arrived yet."""
+        size = self._check_announced(headers)
         if self._route.body is StreamedBody:
-            return StreamedBody(self._stream_body(receive, headers, caller)), b""
+            return StreamedBody(self._stream_body(receive, caller)), b""
+        if size > SMALL_BODY:
+            held.enter_context(self._limits.hold(Limit.BODY_BYTES, caller, size))
         data = await self._wait_for_body(receive, headers, caller)
         return await self._decode(data), data
 
-    async def _wait_for_body(self, receive: Receive, headers: Mapping[str, str], caller: Hashable) -> bytes:
+    async def _wait_for_body(self, receive: Receive, headers: Mapping[str, str], caller: str) -> bytes:
         """The whole body."""
         with self._arriving(caller):
             data = await self._read_body(receive, headers)
@@ -180,11 +195,8 @@ class Endpoint:
             self._check_load()
         return data
 
-    async def _stream_body(
-        self, receive: Receive, headers: Mapping[str, str], caller: Hashable
-    ) -> AsyncGenerator[bytes, None]:
+    async def _stream_body(self, receive: Receive, caller: str) -> AsyncGenerator[bytes, None]:
         """The body in pieces. The next one is received when the last one was used, so that few are in memory."""
-        self._check_announced(headers)
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._context.settings.body_timeout_s
         size, more = 0, True
@@ -197,13 +209,13 @@ class Endpoint:
                 deadline += clock() - received_at  # the client must not pay for a slow disk
 
     @contextmanager
-    def _arriving(self, caller: Hashable) -> Iterator[None]:
+    def _arriving(self, caller: str) -> Iterator[None]:
         """Until its body is there, the call counts as an arriving body of its caller and not as load."""
         state, counts = self._context.state, not self._route.waits
         state.num_calls -= counts
         state.num_bodies += 1
         try:
-            with self._bodies.arriving(caller):
+            with self._limits.hold(Limit.BODIES, caller):
                 yield
         finally:
             state.num_bodies -= 1
@@ -259,7 +271,7 @@ class Endpoint:
 
     async def _read_body(self, receive: Receive, headers: Mapping[str, str]) -> bytes:
         """The body, decompressed where a client of Swarming's API sent it with zlib."""
-        data = await self._receive_body(receive, headers)
+        data = await self._receive_body(receive)
         if self._route.style is Style.OURS or not headers.get("content-type", "").startswith(ZLIB):
             return data
         try:
@@ -271,9 +283,8 @@ class Endpoint:
             raise self._too_large()
         return plain
 
-    async def _receive_body(self, receive: Receive, headers: Mapping[str, str]) -> bytes:
+    async def _receive_body(self, receive: Receive) -> bytes:
         """The whole body; TooLarge beyond the limit, TooSlow when it arrives below the minimum rate."""
-        self._check_announced(headers)
         deadline = asyncio.get_running_loop().time() + self._context.settings.body_timeout_s
         chunks: list[bytes] = []
         size, more = 0, True
@@ -283,10 +294,14 @@ class Endpoint:
             chunks.append(chunk)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def _check_announced(self, headers: Mapping[str, str]) -> None:
-        announced = headers.get("content-length", "")
-        if announced.isdigit() and int(announced) > self._body_limit:
+    def _check_announced(self, headers: Mapping[str, str]) -> int:
+        """The size of the body that a call announces, else the largest that it could have."""
+        announced = headers.get("content-length", "0" if "transfer-encoding" not in headers else "")
+        if not announced.isdigit():
+            return self._body_limit
+        if int(announced) > self._body_limit:
             raise TooLarge(f"The body has {announced} bytes; this call takes {self._body_limit}.")
+        return int(announced)
 
     async def _receive_piece(self, receive: Receive, size: int, deadline: float) -> tuple[bytes, bool]:
         """The next piece of a body of which ``size`` bytes have arrived, and whether more will follow."""

@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol with the limits that it lacks.
 
 Adds a deadline and a size limit for request headers, a deadline for clients that do not read their response, a limit on
-connections, and a callback for long polls whose connection is lost.
+connections, and a callback for long polls whose connection is lost. Drops trailers, the fields after a chunked body.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._header_bytes = 0
         """The size of the request line and of the header fields that are complete."""
         self._incomplete_bytes = 0
-        """What was received since the request began; counted only until its headers are complete."""
+        """What was received since the request began, or since the last piece of its body."""
         self._in_headers = True
         self._too_large = False
         self._current: RequestResponseCycle | None = None
@@ -92,11 +92,10 @@ class HttpProtocol(HttpToolsProtocol):
     # ------------------------------------------------ receiving
 
     def data_received(self, data: bytes) -> None:
-        if self._in_headers:
-            self._incomplete_bytes += len(data)
+        self._incomplete_bytes += len(data)
         super().data_received(data)
-        if self._in_headers and self._incomplete_bytes > MAX_HEADER_BYTES and not self._too_large:
-            # The parser delivers only complete fields: a field that never ends is noticed here.
+        if self._incomplete_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
+            # The parser delivers only complete fields: a header or trailer that never ends is noticed here.
             self._too_large = True
             self.send_400_response("")
         elif self._header_timer is None and self.timeout_keep_alive_task is None and self._is_idle():
@@ -119,6 +118,9 @@ class HttpProtocol(HttpToolsProtocol):
         self._count_header_bytes(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header. A trailer is dropped: proxies check and replace headers only, so it could be forged."""
+        if not self._in_headers:
+            return
         super().on_header(name, value)
         self._count_header_bytes(len(name) + len(b": ") + len(value) + len(b"\r\n"))
 
@@ -137,7 +139,12 @@ class HttpProtocol(HttpToolsProtocol):
         if not self.pipeline:
             self._current = self.cycle
 
+    def on_body(self, body: bytes) -> None:
+        self._incomplete_bytes = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
+        self._incomplete_bytes = 0
         super().on_message_complete()
         if self.cycle.response_complete:
             # The response was sent before the body had arrived: only now is the connection idle.

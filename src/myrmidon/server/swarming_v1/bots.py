@@ -92,7 +92,9 @@ async def list_bots(context: ServerContext, call: Call) -> v1.BotList:
     def read(tx: Tx) -> tuple[list[str], list[v1.BotInfo]]:
         ids = listings.search_bots(tx, search, after=after, n=n)
         running = _running_tasks(tx, ids, scope)
-        return ids, [show_bot(context, bot, running.get(bot.id), visible) for bot in bots.read_many(tx, ids)]
+        return ids, [
+            show_bot(context, bot, running.get(bot.id), scope=scope, visible=visible) for bot in bots.read_many(tx, ids)
+        ]
 
     # The cursor is taken from the ids: fewer rows are read when a bot was deleted between the two statements.
     ids, items = await context.db.read(read)
@@ -108,12 +110,22 @@ def _running_tasks(tx: Tx, ids: Sequence[str], scope: int | None) -> dict[str, t
     return {bot_id: (show_run(runs[0].task_id, runs[0].run), runs[0].name) for bot_id, runs in visible.items() if runs}
 
 
+def _introduced_by(bot_id: str, token: str | None, scope: int | None) -> str:
+    """Whose token has introduced a bot: shown to administrators only, because it may be of another group."""
+    return user_identity(token) if token and scope is None else f"bot:{bot_id}"
+
+
 def show_bot(
-    context: ServerContext, bot: Bot, running: tuple[str, str] | None, visible: PoolFilter | None
+    context: ServerContext,
+    bot: Bot,
+    running: tuple[str, str] | None,
+    *,
+    scope: int | None,
+    visible: PoolFilter | None,
 ) -> v1.BotInfo:
     connected = context.hub.bots.get(bot.id)
     return v1.BotInfo(
-        authenticated_as=user_identity(bot.authenticated) if bot.authenticated else f"bot:{bot.id}",
+        authenticated_as=_introduced_by(bot.id, bot.authenticated, scope),
         bot_id=bot.id,
         deleted=False,
         dimensions=show.string_lists(bot_usecases.visible_dimensions(bot.dimensions, visible)),
@@ -177,15 +189,16 @@ async def get_bot(context: ServerContext, call: Call) -> v1.BotInfo:
         if last is None or not bot_usecases.is_visible(last.dimensions, visible):
             raise NotFound("bot", bot_id[:100])
         if bot is None:
-            return _deleted_bot(bot_id, newest[0], visible)
-        return show_bot(context, bot, _running_tasks(tx, [bot_id], scope).get(bot_id), visible)
+            return _deleted_bot(bot_id, newest[0], scope, visible)
+        running = _running_tasks(tx, [bot_id], scope).get(bot_id)
+        return show_bot(context, bot, running, scope=scope, visible=visible)
 
     return await context.db.read(read)
 
 
-def _deleted_bot(bot_id: str, event: BotEventRow, visible: PoolFilter | None) -> v1.BotInfo:
+def _deleted_bot(bot_id: str, event: BotEventRow, scope: int | None, visible: PoolFilter | None) -> v1.BotInfo:
     return v1.BotInfo(
-        authenticated_as=user_identity(event.authenticated) if event.authenticated else f"bot:{bot_id}",
+        authenticated_as=_introduced_by(bot_id, event.authenticated, scope),
         bot_id=bot_id,
         deleted=True,
         dimensions=_dimensions(event.dimensions, visible),
@@ -220,14 +233,14 @@ async def bot_events(context: ServerContext, call: Call) -> v1.BotEvents:
         position = HistoryPosition(*map(int, read_cursor(context.keys.cursor, kind, query.cursor).split()))
     events, more = await context.db.read(lambda tx: bot_history.page(tx, bot_id, position, n=n, since=since))
     visible = visible_pools(context, call.who)
-    items = [_event(bot_id, event, visible) for event in bot_usecases.visible_events(events, scope, visible)]
+    items = [_event(bot_id, event, scope, visible) for event in bot_usecases.visible_events(events, scope, visible)]
     cursor = show_cursor(context.keys.cursor, kind, f"{more.until} {more.seen}") if more else None
     return v1.BotEvents(items=items, now=timestamp(context.now()), cursor=cursor)
 
 
-def _event(bot_id: str, event: HistoryEntry, visible: PoolFilter | None) -> v1.BotEvent:
+def _event(bot_id: str, event: HistoryEntry, scope: int | None, visible: PoolFilter | None) -> v1.BotEvent:
     return v1.BotEvent(
-        authenticated_as=user_identity(event.authenticated) if event.authenticated else f"bot:{bot_id}",
+        authenticated_as=_introduced_by(bot_id, event.authenticated, scope),
         dimensions=_dimensions(event.dimensions, visible),
         event_type=event.kind,
         external_ip=event.address,

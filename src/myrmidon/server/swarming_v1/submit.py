@@ -38,7 +38,7 @@ async def new_task(context: ServerContext, call: Call) -> v1.TaskRequestMetadata
     body: NewTaskBody = call.body
     group, now = context.groups.name_for(call), context.now()
     template = parse_enum(body.pool_task_template, TEMPLATES, "pool_task_template", "AUTO")
-    uuid_key = request_key(body, call.who.name)
+    uuid_key = request_key(body, call.who.key)
     with problems_in_v1(body):
         draft = draft_task(
             context,

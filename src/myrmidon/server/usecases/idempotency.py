@@ -33,4 +33,4 @@ def answer_call(tx: Tx, call: Call, verb: str, target: str, number: int) -> None
 
 
 def _key_of(call: Call, target: str) -> str:
-    return f"{call.who.name}\n{target}\n{call.request_key}"
+    return f"{call.who.key}\n{target}\n{call.request_key}"

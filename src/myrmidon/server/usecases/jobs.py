@@ -57,8 +57,8 @@ def decode_document(raw: Raw | bytes) -> Any:
         document = {key: json.decode(value) for key, value in fields.items()}
         if tasks is not None:
             document["tasks"] = _decode_tasks(tasks)
-    except (MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest([Problem("job", str(error), "JSON of a sensible depth", "json")]) from None
+    except (MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidRequest([Problem("job", str(error), "JSON", "json")]) from None
     return document
 
 

@@ -45,7 +45,7 @@ def derive_token_from_request_key(context: ServerContext, call: Call, row: Token
 
     The secret is not stored, so this is how a client whose connection broke can get the token again.
     """
-    seed = hmac.digest(context.keys.secret, f"{kind}\n{call.who.name}\n{call.request_key}".encode(), "sha512")
+    seed = hmac.digest(context.keys.secret, f"{kind}\n{call.who.key}\n{call.request_key}".encode(), "sha512")
     token_id = int.from_bytes(seed[:8], "big") >> 1 or 1
     secret = urlsafe_b64encode(seed[8:40]).rstrip(b"=").decode()
     return structs.replace(row, id=token_id, secret_hash=digest(secret)), token_text(token_id, secret)

@@ -63,6 +63,8 @@ class WaitHub:
         """Bot, task, run and token that were checked; they stay valid, as a run never changes its bot."""
         self.on_new_queue: Callable[[int, int], None] | None = None
         """Called for a queue that is not known here, with the number of its new tasks: find the bots that serve it."""
+        self.on_events: Callable[[], None] | None = None
+        """Called before those that watch for events are notified."""
         self._lock = Lock()
         self.queues = ServedQueues(self._lock)
         self._known_queues: set[int] = set()
@@ -353,6 +355,8 @@ class WaitHub:
 
     def notify(self, key: object) -> None:
         """Wake the clients that watch for updates of this key."""
+        if key == "events" and self.on_events is not None:
+            self.on_events()
         self._updates.notify(key)
 
     def recheck_all(self) -> None:

@@ -88,7 +88,9 @@ class BotClient:
         """As itself, once it has been introduced."""
         who = who or (self.who if self.credential else BOOTSTRAP)
         body = HandshakeRequest(bot_id=self.name, session=self.session, dimensions=self.dimensions, **fields)
-        welcome = await handshake.handshake(self.context, Call(who=who, body=body, address="127.0.0.1"))
+        welcome = await handshake.handshake(
+            self.context, Call(now=self.context.now(), who=who, body=body, address="127.0.0.1")
+        )
         self.credential = welcome.credential
         self.who = of_credential(self.context, welcome.credential)
         return welcome
@@ -111,6 +113,7 @@ class BotClient:
 
     async def log(self, task: Any, stream: int, offset: int, data: bytes) -> Any:
         call = Call(
+            now=self.context.now(),
             who=self.who,
             body=data,
             query=LogQuery(offset=offset),
@@ -120,7 +123,9 @@ class BotClient:
         return await logs.upload_log(self.context, call)
 
     def _call(self, body: Any) -> Call:
-        return Call(who=self.who, body=body, headers={"authorization": f"Bearer {self.credential}"})
+        return Call(
+            now=self.context.now(), who=self.who, body=body, headers={"authorization": f"Bearer {self.credential}"}
+        )
 
 
 def of_credential(context: ServerContext, credential: str) -> Identity:
@@ -139,7 +144,7 @@ def a_task(command: str = "true", **more: Any) -> dict[str, Any]:
 async def submit(context: ServerContext, *tasks: dict[str, Any], group_name: str = "default") -> list[str]:
     """As the API's submit does; the ids."""
     now = context.now()
-    group = await context.groups.id_of(group_name)
+    group = await context.groups.id_of(group_name, context.now())
     drafts = [submitting.draft_task(task, now=now, ids=context.ids, rules=context.rules) for task in tasks]
     answers = await direct_assign.write_and_assign(
         context, lambda tx: submitting.submit(tx, group, drafts, now=now, ids=context.ids, rules=context.rules)

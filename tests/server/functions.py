@@ -17,7 +17,7 @@ def world_of(app: Inside, group: str = "default") -> World:
     """The scheduler of an application, in one of its resource groups, with a bot."""
     world = World(app.context.db.engine)
     world.now, world.ids = app.context.now(), app.context.ids
-    world.group = app.run(app.context.groups.id_of(group))
+    world.group = app.run(app.context.groups.id_of(group, app.context.now()))
     world.bot(BOT)
     return world
 

@@ -80,7 +80,7 @@ class Inside:
         return bot_credential(self.context.keys.bot, name, epoch or 0)
 
     def new_token(self, role: str, group: str | None, *, expires_at: int | None = None) -> str:
-        group_id = self.run(self.context.groups.id_of(group)) if group else None
+        group_id = self.run(self.context.groups.id_of(group, self.context.now())) if group else None
         row, text = new_token(
             f"a {role}", Role(role), group_id, now=self.context.now(), ids=self.context.ids, expires_at=expires_at
         )

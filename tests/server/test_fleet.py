@@ -232,7 +232,7 @@ def test_a_fleet_that_is_asleep_finishes_what_it_has_and_begins_nothing_until_it
         poll = asyncio.ensure_future(bot.exchange(config=config, wait_s=POLL_S))
         await until(lambda: context.hub.num_waiting == 1)
         (late,) = await submit(context, a_task())
-        told = await task_actions.explain_task(context, Call(who=ADMIN, params={"id": late}))
+        told = await task_actions.explain_task(context, Call(now=context.now(), who=ADMIN, params={"id": late}))
         assert "asleep" in told.summary
         other = BotClient(context, "b3")
         other_config = (await other.shake()).config

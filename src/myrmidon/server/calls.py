@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
+from myrmidon.model.ids import Micros
+
 MIB = 1 << 20
 
 
@@ -105,6 +107,8 @@ class Call(Struct, kw_only=True):
     """One decoded request. ``body`` and ``query`` are the structs that the route names."""
 
     who: Identity
+    now: Micros
+    """When the call was admitted."""
     body: Any = None
     body_size: int = 0
     """The size of the body in bytes, before decoding."""
@@ -113,6 +117,8 @@ class Call(Struct, kw_only=True):
     request_key: str | None = None
     request_id: str = ""
     address: str = ""
+    bearer: str = ""
+    """The token that the call was made with."""
     headers: Mapping[str, str] = {}
 
 

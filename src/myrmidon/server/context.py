@@ -117,9 +117,9 @@ class ServerContext:
         """The database of the logs: on SQLite a file with its own writer, so that logs never delay scheduling."""
         self.events = EventFeed(self.db.read)
         self.hub.on_events = self.events.forget_reads
-        self.groups = GroupDirectory(self.db, settings.default_group, self._time)
-        self.quotas = Quotas(settings, self.db.read, self._time)
-        self.storage_quotas = StorageQuotas(settings, self.db.read, self._time)
+        self.groups = GroupDirectory(self.db, settings.default_group)
+        self.quotas = Quotas(settings, self.db.read)
+        self.storage_quotas = StorageQuotas(settings, self.db.read)
         self.large_documents = LargeDocuments()
         self.state = ServerState(started_at=self.now())
         self.more_chunked_work = asyncio.Event()
@@ -129,10 +129,6 @@ class ServerContext:
         """Called with the id of a revoked token; the authenticator registers here to drop it from its cache."""
         self.on_group_deleted: Callable[[int], None] = _ignore
         """Called with the id of a deleted resource group; tokens bound to it are dropped from the cache."""
-
-    def _time(self) -> Micros:
-        """The time by ``now``, which tests replace."""
-        return self.now()
 
     def _publish(self, effects: CommitEffects) -> None:
         if expired := count_no_resource(effects.events):

@@ -21,20 +21,19 @@ ID_CACHE_TIME: Micros = 5_000_000
 class GroupDirectory:
     """Resource groups by name and by id."""
 
-    def __init__(self, db: AsyncDatabase, default_group: str, now: Callable[[], Micros]) -> None:
+    def __init__(self, db: AsyncDatabase, default_group: str) -> None:
         self._db = db
         self._default_group = default_group
-        self._now = now
         self._ids: dict[str, tuple[int, Micros]] = {}
         self._names: dict[int, str] = {}
 
-    async def id_of(self, name: str) -> int:
+    async def id_of(self, name: str, now: Micros) -> int:
         """The id of a resource group; NotFound when there is none of this name."""
         group_id, valid_until = self._ids.get(name, (0, 0))
-        if valid_until > self._now():
+        if valid_until > now:
             return group_id
         group = await self._db.read(lambda tx: resource_groups.get_group(tx, name))
-        self._ids[name] = group.id, self._now() + ID_CACHE_TIME
+        self._ids[name] = group.id, now + ID_CACHE_TIME
         return group.id
 
     async def names_of(self, group_ids: Iterable[int]) -> Mapping[int, str]:
@@ -58,23 +57,23 @@ class GroupDirectory:
 
     async def id_for(self, call: Call, requested: str | None = None) -> int:
         """As ``name_for``, the id."""
-        name, bound = self.name_for(call, requested), call.who.group_id
-        return await self.id_of(name) if bound is None else bound
+        name = self.name_for(call, requested)
+        return call.who.group_id or await self.id_of(name, call.now)
 
     async def scope_of(self, call: Call) -> int | None:
         """The only resource group whose tasks and values the caller may see; None for all."""
         return None if call.who.group is None else await self.id_for(call)
 
-    async def run_in(self, call: Call, requested: str | None, fn: Callable[[int], Awaitable[T]]) -> T:
-        """Call fn with the id of the call's group; once more if the cached id belonged to a deleted group."""
-        name, cached = self.name_for(call, requested), await self.id_for(call, requested)
+    async def run_in(self, call: Call, name: str, fn: Callable[[int], Awaitable[T]]) -> T:
+        """Call fn with the id of a group of the call; once more if the cached id belonged to a deleted group."""
+        cached = call.who.group_id or await self.id_of(name, call.now)
         try:
             return await fn(cached)
         except NotFound as error:
             if error.what != "resource group":
                 raise
         self.forget(name)
-        current = await self.id_for(call, requested)
+        current = call.who.group_id or await self.id_of(name, call.now)
         if current == cached:
             raise NotFound("resource group", name)
         return await fn(current)

@@ -60,10 +60,9 @@ class Usage(Struct):
 class Quotas:
     """The quotas of one server."""
 
-    def __init__(self, settings: Settings, read: ReadTransaction, now: Callable[[], Micros]) -> None:
+    def __init__(self, settings: Settings, read: ReadTransaction) -> None:
         self._settings = settings
         self._read = read
-        self._now = now
         self._usage: dict[int, Usage] = {}
         self._counts: set[asyncio.Task[None]] = set()
 
@@ -75,6 +74,7 @@ class Quotas:
         *,
         tasks: int,
         num_bytes: int,
+        now: Micros,
         count_stored: Callable[[Tx], int],
     ) -> AsyncIterator[None]:
         """Reserve quota for tasks that are stored inside the ``async with``; QuotaExceeded if there is not enough.
@@ -84,7 +84,7 @@ class Quotas:
         suffice for all tasks.
         """
         try:
-            usage = await self._reserve(group, group_id, tasks, num_bytes)
+            usage = await self._reserve(group, group_id, tasks, num_bytes, now)
         except QuotaExceeded:
             new = tasks - await self._read(count_stored)
             if new == tasks:
@@ -93,24 +93,24 @@ class Quotas:
                 yield
                 return
             tasks, num_bytes = new, num_bytes * new // tasks
-            usage = await self._reserve(group, group_id, tasks, num_bytes)
+            usage = await self._reserve(group, group_id, tasks, num_bytes, now)
         try:
             yield
         finally:
             usage.stored_tasks += tasks
             usage.stored_bytes += num_bytes
 
-    async def _reserve(self, group: str, group_id: int, tasks: int, num_bytes: int) -> Usage:
+    async def _reserve(self, group: str, group_id: int, tasks: int, num_bytes: int, now: Micros) -> Usage:
         usage = self._usage.get(group_id)
         if usage is None:
             usage = self._usage[group_id] = Usage()
-            await self._count(group_id, usage)
+            await self._count(group_id, usage, now)
         quota = self._settings.quota_of(group)
-        outdated = usage.counted_at + COUNT_MAX_AGE <= self._now()
+        outdated = usage.counted_at + COUNT_MAX_AGE <= now
         if outdated and not usage.fits(quota, tasks, num_bytes):
-            await self._count(group_id, usage)
+            await self._count(group_id, usage, now)
         elif outdated:
-            self._count_in_background(group_id, usage)
+            self._count_in_background(group_id, usage, now)
         if not usage.fits(quota, tasks, num_bytes):
             raise QuotaExceeded(
                 f"Resource group {group} has {usage.tasks + usage.reserved_tasks} waiting tasks"
@@ -121,14 +121,14 @@ class Quotas:
         usage.reserved_bytes += num_bytes
         return usage
 
-    async def _count(self, group_id: int, usage: Usage) -> None:
+    async def _count(self, group_id: int, usage: Usage, now: Micros) -> None:
         """Count the waiting tasks, and release the reservations of those that were stored before the count began.
 
         Tasks that are stored during the count may or may not be included: their reservations stay until the next one.
         """
-        began, tasks, num_bytes = self._now(), usage.stored_tasks, usage.stored_bytes
+        tasks, num_bytes = usage.stored_tasks, usage.stored_bytes
         pending = await self._read(lambda tx: metrics.pending(tx, group_id))
-        usage.counted_at, usage.tasks, usage.num_bytes = began, pending.tasks, pending.num_bytes
+        usage.counted_at, usage.tasks, usage.num_bytes = now, pending.tasks, pending.num_bytes
         # A concurrent count may have ended meanwhile and released some of them.
         tasks, num_bytes = min(tasks, usage.stored_tasks), min(num_bytes, usage.stored_bytes)
         usage.stored_tasks -= tasks
@@ -136,12 +136,12 @@ class Quotas:
         usage.stored_bytes -= num_bytes
         usage.reserved_bytes -= num_bytes
 
-    def _count_in_background(self, group_id: int, usage: Usage) -> None:
+    def _count_in_background(self, group_id: int, usage: Usage, now: Micros) -> None:
         """Start a count; until it ends, submits use the previous one."""
         if usage.counting:
             return
         usage.counting = True
-        counting = asyncio.get_running_loop().create_task(self._count(group_id, usage))
+        counting = asyncio.get_running_loop().create_task(self._count(group_id, usage, now))
         self._counts.add(counting)
         counting.add_done_callback(partial(self._on_counted, usage))
 
@@ -181,15 +181,14 @@ class StorageQuotas:
     several servers: what the others have stored is known after the next count.
     """
 
-    def __init__(self, settings: Settings, read: ReadTransaction, now: Callable[[], Micros]) -> None:
+    def __init__(self, settings: Settings, read: ReadTransaction) -> None:
         self._settings = settings
         self._read = read
-        self._now = now
         self._usage: dict[int, StorageUsage] = {}
 
     @asynccontextmanager
     async def reserve(
-        self, group: str, group_id: int, *, announced: int, has_file: Callable[[Tx], bool]
+        self, group: str, group_id: int, *, announced: int, now: Micros, has_file: Callable[[Tx], bool]
     ) -> AsyncIterator[Upload]:
         """Reserve quota for a file that is stored inside the ``async with``; StorageQuotaExceeded if it does not fit.
 
@@ -198,7 +197,7 @@ class StorageQuotas:
         """
         size = max(announced, 1)
         limit = self._settings.quota_of(group).stored_bytes
-        usage = await self._counted(group_id, size, limit)
+        usage = await self._counted(group_id, size, limit, now)
         if usage.total + size > limit and not await self._read(has_file):
             raise StorageQuotaExceeded(
                 f"Resource group {group} has stored files of {usage.total} bytes; its quota is {limit} bytes, and this"
@@ -212,13 +211,13 @@ class StorageQuotas:
         finally:
             usage.arriving -= size
 
-    async def _counted(self, group_id: int, size: int, limit: int) -> StorageUsage:
+    async def _counted(self, group_id: int, size: int, limit: int, now: Micros) -> StorageUsage:
         """The usage of a group, counted again if it is old, or if the file does not fit by a count that is not new."""
         usage = self._usage.setdefault(group_id, StorageUsage())
-        age = self._now() - usage.counted_at
+        age = now - usage.counted_at
         if age > STORAGE_COUNT_MAX_AGE or (age > COUNT_MAX_AGE and usage.total + size > limit):
-            began, added = self._now(), usage.added
+            added = usage.added
             usage.stored = await self._read(lambda tx: stored_file.bytes_of_group(tx, group_id))
-            usage.counted_at = began
+            usage.counted_at = now
             usage.added = max(0, usage.added - added)
         return usage

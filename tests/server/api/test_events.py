@@ -58,7 +58,7 @@ class Listener:
 
 
 async def listen(context, *, who=ADMIN, last="", **query):
-    call = Call(who=who, query=EventsQuery(**query), headers={"last-event-id": last} if last else {})
+    call = Call(now=context.now(), who=who, query=EventsQuery(**query), headers={"last-event-id": last} if last else {})
     listener = Listener((await events.events(context, call)).body)
     assert await anext(listener._stream) == events.KEEP_ALIVE
     return listener
@@ -236,7 +236,7 @@ def test_a_stream_of_a_job_has_its_events_and_those_of_its_tasks(context):
     async def story():
         await submit(context, a_task())
         document = {"name": "j", "tasks": {label: {"task": a_task()} for label in ("a", "b")}, "external_id": "mine"}
-        group = await context.groups.id_of("default")
+        group = await context.groups.id_of("default", context.now())
         draft = draft_job(document, now=context.now(), ids=context.ids, rules=context.rules)
         for step in submit_job.submit_steps(group, draft, now=context.now(), ids=context.ids, rules=context.rules):
             stored = await context.db.write(step)

@@ -256,7 +256,7 @@ def test_the_load_of_a_pool_says_how_long_tasks_wait(app):
 
 
 def test_shared_values_are_listed_with_sizes_and_references(app):
-    groups = {name: app.run(app.context.groups.id_of(name)) for name in ("default", "other")}
+    groups = {name: app.run(app.context.groups.id_of(name, app.context.now())) for name in ("default", "other")}
     job = a_job(app, a=[])
     made = []
     for owner, size in ((GroupOwner(groups["default"]), 5), (GroupOwner(groups["other"]), 7)):

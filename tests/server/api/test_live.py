@@ -69,7 +69,12 @@ class Page:
 
 
 async def watch(context, *topics: str, who=ADMIN, last: str = "", **query) -> Page:
-    call = Call(who=who, query=LiveQuery(topic=list(topics), **query), headers={"last-event-id": last} if last else {})
+    call = Call(
+        now=context.now(),
+        who=who,
+        query=LiveQuery(topic=list(topics), **query),
+        headers={"last-event-id": last} if last else {},
+    )
     page = Page((await live.stream(context, call)).body)
     await page.read()
     return page
@@ -137,7 +142,7 @@ def test_frames_are_at_least_half_a_second_apart(context):
 def test_a_job_is_followed_with_its_tasks(context):
     async def story():
         body = SubmitJob(job=Raw(json.dumps(A_JOB).encode()))
-        call = Call(who=ADMIN, body=body, params={}, body_size=10)
+        call = Call(now=context.now(), who=ADMIN, body=body, params={}, body_size=10)
         first, second = [await jobs.submit_job(context, call) for _ in range(2)]
         page = await watch(context, f"job:{first.job_id}")
         bot = BotClient(context)

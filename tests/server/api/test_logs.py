@@ -64,7 +64,9 @@ async def a_running_task(context, **more):
 
 
 async def read(context, task_id, **query):
-    answer = await logs.get_log(context, Call(who=ADMIN, params={"id": task_id}, query=LogQuery(**query)))
+    answer = await logs.get_log(
+        context, Call(now=context.now(), who=ADMIN, params={"id": task_id}, query=LogQuery(**query))
+    )
     return answer.body, answer.headers
 
 
@@ -79,7 +81,13 @@ def followed(text: bytes):
 
 
 async def follow(context, task_id, *, last="", **query):
-    call = Call(who=ADMIN, params={"id": task_id}, query=FollowQuery(**query), headers={"last-event-id": last})
+    call = Call(
+        now=context.now(),
+        who=ADMIN,
+        params={"id": task_id},
+        query=FollowQuery(**query),
+        headers={"last-event-id": last},
+    )
     return (await logs.follow(context, call)).body
 
 
@@ -266,7 +274,7 @@ def test_a_followed_log_is_kept_alive_while_only_the_other_stream_grows(context,
 
 def test_waiting_for_tasks_ends_with_the_first_or_with_the_last(context):
     async def wait(ids, **more):
-        return await api_wait.wait(context, Call(who=ADMIN, body=WaitRequest(task_ids=ids, **more)))
+        return await api_wait.wait(context, Call(now=context.now(), who=ADMIN, body=WaitRequest(task_ids=ids, **more)))
 
     async def story():
         bot = BotClient(context)
@@ -304,9 +312,9 @@ def test_logs_and_states_of_another_group_do_not_exist(context):
         )
         stranger = Identity("stranger", Role.USER, "others")
         for handler, call in [
-            (logs.get_log, Call(who=stranger, params={"id": task_id}, query=LogQuery())),
-            (logs.follow, Call(who=stranger, params={"id": task_id}, query=FollowQuery())),
-            (api_wait.wait, Call(who=stranger, body=WaitRequest(task_ids=[task_id]))),
+            (logs.get_log, Call(now=context.now(), who=stranger, params={"id": task_id}, query=LogQuery())),
+            (logs.follow, Call(now=context.now(), who=stranger, params={"id": task_id}, query=FollowQuery())),
+            (api_wait.wait, Call(now=context.now(), who=stranger, body=WaitRequest(task_ids=[task_id]))),
         ]:
             with pytest.raises(NotFound):
                 await handler(context, call)
@@ -353,7 +361,7 @@ def test_a_message_of_the_bot_that_repeats_output_is_masked_like_it(context):
     async def story():
         bot, task, task_id = await a_running_task(context, secret_bytes=base64.b64encode(SECRET).decode())
         await bot.exchange(n=0, reports=[finish(task, 1, message="no program gr\u00fcn/correct-horse")])
-        shown = await tasks.get_task(context, Call(who=ADMIN, params={"id": task_id}))
+        shown = await tasks.get_task(context, Call(now=context.now(), who=ADMIN, params={"id": task_id}))
         evidence = shown.runs[0].evidence
         assert evidence == {"message": "no program gr\u00fcn/*************"}
         assert shown.request.has_secret

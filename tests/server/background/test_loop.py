@@ -140,7 +140,7 @@ def test_consequences_that_are_too_wide_for_one_transaction_are_carried_on_soon(
     async def story():
         async with serving(context):
             ids = await submit(context, *[a_task(tags=["k:v"]) for _ in range(5)])
-            group = await context.groups.id_of("default")
+            group = await context.groups.id_of("default", context.now())
             now = context.now()
             await context.db.write(
                 lambda tx: cancel.cancel_tagged(tx, ["k:v"], group_id=group, now=now, ids=context.ids)
@@ -195,7 +195,7 @@ def test_a_client_that_waits_on_one_server_hears_of_an_end_on_another(db_url, tm
             (task_id,) = await submit(two, a_task())
             (task,) = (await bot.exchange(wait_s=POLL_S))["tasks"]
             body = WaitRequest(task_ids=[task_id], wait_s=POLL_S)
-            waiting = asyncio.ensure_future(api_wait.wait(one, Call(who=ADMIN, body=body)))
+            waiting = asyncio.ensure_future(api_wait.wait(one, Call(now=one.now(), who=ADMIN, body=body)))
             await until(lambda: one.hub._task_ends.waiters)
             await bot.exchange(n=0, reports=[finish(task)])
             assert (await waiting).done

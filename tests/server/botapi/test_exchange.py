@@ -347,7 +347,7 @@ def test_a_bot_that_gets_the_first_part_of_a_long_submit_is_told_that_more_comes
             poll = asyncio.ensure_future(bot.exchange(n=FIRST_PART, wait_s=POLL_S))
             await until(lambda: context.hub.num_waiting == 1)
             body = Submit(tasks=[msgspec.Raw(msgspec.json.encode(a_task())) for _ in range(n)])
-            answer = await submit_tasks(context, Call(who=ADMIN, body=body, request_key=f"key-{n}"))
+            answer = await submit_tasks(context, Call(now=context.now(), who=ADMIN, body=body, request_key=f"key-{n}"))
             assert [one.error for one in answer.tasks] == [None] * n
             told.append((len((await poll)["tasks"]), (await poll)["more"]))
         assert told == [(FIRST_PART, False), (FIRST_PART, True)]
@@ -362,7 +362,7 @@ def test_a_task_that_cannot_be_read_harms_no_other_of_its_submit(context, bad):
     async def story():
         good = msgspec.Raw(msgspec.json.encode(a_task()))
         body = Submit(tasks=[good, msgspec.Raw(bad), good])
-        answer = await submit_tasks(context, Call(who=ADMIN, body=body, request_key="key"))
+        answer = await submit_tasks(context, Call(now=context.now(), who=ADMIN, body=body, request_key="key"))
         assert [one.error and one.error.code for one in answer.tasks] == [None, "request.invalid", None]
 
     run(story, context)
@@ -424,7 +424,7 @@ def test_orders_reach_a_held_poll(context):
         await bot.shake()
         poll = asyncio.ensure_future(bot.exchange(wait_s=POLL_S))
         await until(lambda: context.hub.num_waiting == 1)
-        group, made = await context.groups.id_of("default"), context.ids.next(context.now())
+        group, made = await context.groups.id_of("default", context.now()), context.ids.next(context.now())
         order = partial(
             terminate_bot, bot_id="b1", group_id=group, task_id=made, reason="", authenticated="another server"
         )
@@ -680,7 +680,7 @@ def test_strange_calls_are_refused_with_a_reason(context):
         with pytest.raises(WrongState):
             await bot.log(task, 9, 0, b"x")
         with pytest.raises(Forbidden):
-            await heartbeat.heartbeat(context, Call(who=ADMIN))
+            await heartbeat.heartbeat(context, Call(now=context.now(), who=ADMIN))
 
     run(story, context)
 

@@ -129,7 +129,7 @@ def test_one_bot_that_cannot_live_with_a_canary_is_enough_to_take_it_back(contex
         assert "release reverted" in capsys.readouterr().out
         await rollout.offer_zip(context)
         assert context.hub.canary_release == "", "never again"
-        listed = await releases.list_releases(context, Call(who=ADMIN))
+        listed = await releases.list_releases(context, Call(now=context.now(), who=ADMIN))
         assert [(one.digest, one.state, one.num_failures) for one in listed.releases] == [
             (bad, "bad", 1),
             (old, "active", 0),
@@ -189,7 +189,7 @@ def test_bots_that_came_after_a_release_or_never_got_it_cannot_ban_it(plain_cont
         for bot in army[:2]:
             await bot.event("bot_error", "crashed", bad_release=new)
         assert context.hub.active_release == new, "two of seven are no third"
-        listed = await releases.list_releases(context, Call(who=ADMIN))
+        listed = await releases.list_releases(context, Call(now=context.now(), who=ADMIN))
         assert {one.digest: one.num_failures for one in listed.releases} == {new: 2, old: 0}
         await army[2].event("bot_error", "crashed", bad_release=new)
         assert context.hub.active_release == old
@@ -204,7 +204,7 @@ def test_an_administrator_lifts_a_ban_and_what_was_said_before_counts_no_more(co
         bad = await edit(context, heart, settings, "x = 2\n")
         await few.event("bot_error", "no memory", bad_release=bad)
         assert context.hub.canary_release == ""
-        call = Call(who=ADMIN, body=AllowBody("it was the machine"), params={"digest": bad})
+        call = Call(now=context.now(), who=ADMIN, body=AllowBody("it was the machine"), params={"digest": bad})
         for _ in range(2):
             allowed = await releases.allow_release(context, call)
             assert (allowed.state, allowed.num_failures) == ("canary", 0)
@@ -213,7 +213,9 @@ def test_an_administrator_lifts_a_ban_and_what_was_said_before_counts_no_more(co
         await few.event("bot_error", "no memory again", bad_release=bad)
         assert context.hub.canary_release == "", "a ban that is lifted may be needed again"
         with pytest.raises(NotFound):
-            await releases.allow_release(context, Call(who=ADMIN, body=AllowBody(), params={"digest": "0" * 64}))
+            await releases.allow_release(
+                context, Call(now=context.now(), who=ADMIN, body=AllowBody(), params={"digest": "0" * 64})
+            )
 
     run(story)
 
@@ -260,7 +262,9 @@ def test_a_release_is_taken_back_by_hand_once(plain_context, settings):
         new = await edit(context, heart, settings, "x = 2\n")
         body = RevertBody("it leaks")
         for _ in range(2):
-            done = await releases.revert_release(context, Call(who=ADMIN, body=body, params={"digest": new}))
+            done = await releases.revert_release(
+                context, Call(now=context.now(), who=ADMIN, body=body, params={"digest": new})
+            )
             assert (done.state, done.who, done.why) == ("bad", "admin", "it leaks")
         assert context.hub.active_release == old
         with pytest.raises(NotFound):
@@ -279,7 +283,7 @@ def test_an_own_bootstrap_script_gets_the_same_names_and_is_a_new_release_too(pl
         await heart._folder.poll()
         assert context.hub.active_release != old
         query = BootstrapQuery(pool="lab")
-        answer = await releases.bootstrap(context, Call(who=ADMIN, query=query))
+        answer = await releases.bootstrap(context, Call(now=context.now(), who=ADMIN, query=query))
         assert b"POOL = 'lab'\n" in answer.body
         assert answer.body.endswith(b"print(SERVER, POOL)\n")
         kept = await context.db.read(partial(release.read, digest=context.hub.active_release))

@@ -92,7 +92,7 @@ def stored(app: Inside, raw: dict[str, Any]) -> str:
     """A task past the context: what another version, or a later one, may have let in."""
     context = app.context
     draft = submitting.draft_task(raw, now=context.now(), ids=context.ids)
-    group = app.run(context.groups.id_of("default"))
+    group = app.run(context.groups.id_of("default", context.now()))
     context.db.engine.write(
         lambda tx: submitting.submit(tx, group, [draft], now=context.now(), ids=context.ids, rules=context.rules)
     )

@@ -220,7 +220,7 @@ def test_the_oldest_sessions_of_an_identity_end(app):
 
 def test_a_stream_ends_with_its_session(app):
     browser = log_in(app)
-    who = app.run(app.guard.identify("", "", browser.cookie.partition("=")[2]))
+    who = app.run(app.guard.identify("", "", browser.cookie.partition("=")[2], app.context.now()))
     still = partial(app.guard.is_still_valid, who, "", "", browser.cookie.partition("=")[2])
     assert app.run(still())
     browser.post("/auth/logout", {})

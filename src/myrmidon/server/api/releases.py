@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from myrmidon.model.errors import NotFound
 from myrmidon.scheduler import bots
-from myrmidon.server.auth.authenticator import bearer_of
 from myrmidon.server.calls import (
     ADMINS,
     BOTS,
@@ -56,7 +55,7 @@ async def bootstrap(context: ServerContext, call: Call) -> Answer:
         bots.check_id(query.bot_id)
     script = bootstrap_script(
         server=public_url(context),
-        token=bearer_of(call.headers) or query.tok,
+        token=call.bearer,
         digest=await rollout.get_active_release(context),
         pool=query.pool,
         bot_id=query.bot_id,

@@ -38,7 +38,7 @@ async def list_values(context: ServerContext, call: Call) -> wire.SharedValueLis
     before = int(read_cursor(context.keys.cursor, "values", query.cursor)) if query.cursor else LAST_ID
     scope = await context.groups.scope_of(call)
     if scope is None and query.group is not None:
-        scope = await context.groups.id_of(query.group)
+        scope = await context.groups.id_of(query.group, call.now)
     elif query.group is not None:
         scope = await context.groups.id_for(call, query.group)
     job_id = call.who.job_id

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,14 +38,14 @@ async def submit_tasks(context: ServerContext, call: Call) -> SubmitAnswer:
     The request key covers the whole call: the key of a task is made of it and the task's index in the list.
     """
     body: Submit = call.body
-    n = len(body.tasks)
+    n, group = len(body.tasks), context.groups.name_for(call, body.group)
     answers = await store_within_quota(
         context,
         call,
-        context.groups.name_for(call, body.group),
+        group,
         num_tasks=n,
         keys=lambda: [_key_of(call, number) for number in range(n)],
-        store=lambda group_id: _submit_parts(context, call, group_id, _parts(call)),
+        store=lambda group_id: _submit_parts(context, call, group, group_id),
     )
     return SubmitAnswer(answers)
 
@@ -67,13 +66,14 @@ def _parts(call: Call) -> list[range]:
     return parts
 
 
-async def _submit_parts(context: ServerContext, call: Call, group_id: int, parts: Sequence[range]) -> list[TaskAnswer]:
+async def _submit_parts(context: ServerContext, call: Call, group: str, group_id: int) -> list[TaskAnswer]:
     """Store the parts in order. Each part is checked while the one before it is stored, so that bots do not idle."""
     answers: list[TaskAnswer] = []
-    checked = await _check(context, call, parts[0])
-    for part in parts[1:]:
+    first, *others = _parts(call)
+    checked = await _check(context, call, group, first)
+    for part in others:
         context.hub.num_partial_submits += 1
-        checking = asyncio.ensure_future(_check(context, call, part))
+        checking = asyncio.ensure_future(_check(context, call, group, part))
         try:
             answers += await _submit_part(context, group_id, checked)
             checked = await checking
@@ -90,9 +90,9 @@ class CheckedPart(NamedTuple):
     drafts: list[Draft | MyrmidonError]
 
 
-async def _check(context: ServerContext, call: Call, part: range) -> CheckedPart:
+async def _check(context: ServerContext, call: Call, group: str, part: range) -> CheckedPart:
     now = context.now()
-    make_drafts = partial(_make_drafts, context, call, part, now)
+    make_drafts = partial(_make_drafts, context, call, group, part, now)
     in_thread = len(part) >= THREAD_MIN_TASKS
     return CheckedPart(now, await context.db.run_in_thread(make_drafts) if in_thread else make_drafts())
 
@@ -103,9 +103,10 @@ async def _submit_part(context: ServerContext, group_id: int, checked: CheckedPa
     return [_answer(next(results) if isinstance(draft, Draft) else draft) for draft in checked.drafts]
 
 
-def _make_drafts(context: ServerContext, call: Call, part: range, now: Micros) -> list[Draft | MyrmidonError]:
+def _make_drafts(
+    context: ServerContext, call: Call, group: str, part: range, now: Micros
+) -> list[Draft | MyrmidonError]:
     """Check each request on its own: an invalid one does not affect the others."""
-    group = context.groups.name_for(call, call.body.group)
     drafts: list[Draft | MyrmidonError] = []
     for number in part:
         try:

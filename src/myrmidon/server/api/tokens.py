@@ -35,7 +35,7 @@ async def create_token(context: ServerContext, call: Call) -> TokenInfo:
         call,
         name=body.name,
         role=Role(body.role),
-        group_id=await context.groups.id_of(group) if group else None,
+        group_id=await context.groups.id_of(group, call.now) if group else None,
         lifetime=_lifetime_of(body),
         binding=binding,
     )

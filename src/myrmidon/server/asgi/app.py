@@ -38,8 +38,8 @@ class App:
     def __init__(self, context: ServerContext, authenticator: Authenticator, routes: Sequence[Route]) -> None:
         self._context = context
         self._authenticator = authenticator
-        prefix = os.urandom(5).hex()
-        self._request_ids = (f"{prefix}-{n:x}" for n in itertools.count(1))
+        self._request_prefix = os.urandom(5).hex()
+        self._request_numbers = itertools.count(1)
         self._fixed_paths: dict[tuple[str, str], Endpoint] = {}
         limits = CallerLimits(context.settings)
         table = []
@@ -72,7 +72,9 @@ class App:
 
     def request_id(self, proposed: str) -> str:
         """The caller's own id where it is harmless, so that its log and ours can be matched; else a new one."""
-        return proposed if _REQUEST_ID.fullmatch(proposed) else next(self._request_ids)
+        if _REQUEST_ID.fullmatch(proposed):
+            return proposed
+        return f"{self._request_prefix}-{next(self._request_numbers):x}"
 
     async def _answer_preflight(self, scope: Scope, send: Send) -> None:
         """CORS preflight of browsers: dashboards for Swarming and TaskCluster are served from other origins."""

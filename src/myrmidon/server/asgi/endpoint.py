@@ -1,16 +1,15 @@
 """One route at work: admits a call, runs its handler, and turns the result or the error into a response.
 
-What is the same for every call happens here: Host and Origin, authentication and authorization, overload, size and pace
-of the body, decoding, error bodies, metrics and the request log.
+What is the same for every call happens here: Host and Origin, authentication and authorization, overload, the body
+(request_bodies.py), error bodies, metrics and the request log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -21,11 +20,9 @@ from starlette.types import Receive, Scope, Send
 from myrmidon.model.errors import (
     BrokenPromise,
     Forbidden,
-    InvalidRequest,
     MyrmidonError,
     NotFound,
     Overloaded,
-    Problem,
     Stopping,
     StoreError,
     TooLarge,
@@ -35,24 +32,20 @@ from myrmidon.model.errors import (
 from myrmidon.model.ids import show_run
 from myrmidon.scheduler.idempotency import check_key
 from myrmidon.server.asgi.caller_limits import CallerLimits, Limit
-from myrmidon.server.asgi.decoding import body_decoder, parse_query, query_decoder, read_headers
+from myrmidon.server.asgi.decoding import parse_query, query_decoder, read_headers
 from myrmidon.server.asgi.errors import error_body
+from myrmidon.server.asgi.request_bodies import RequestBodies
 from myrmidon.server.asgi.sending import Disconnected, send_response
-from myrmidon.server.auth.authenticator import Authenticator, bearer_of
+from myrmidon.server.auth.authenticator import Authenticator
 from myrmidon.server.auth.cookies import session_of
 from myrmidon.server.auth.hawk import SignedCall, is_hawk
 from myrmidon.server.auth.origins import check_is_json, csrf_token
 from myrmidon.server.calls import NOBODY, Answer, Call, Identity, Role, Route, StreamedBody, Style
 from myrmidon.server.context import ServerContext
-from myrmidon.server.large_documents import LARGE_BYTES
 
 log = structlog.get_logger("server")
 
-MIN_BODY_BYTES_PER_S = 64 << 10
 JSON = "application/json"
-ZLIB = "application/json-zlib"
-SMALL_BODY = 64 << 10
-"""The number of bodies limits the memory for those up to this size."""
 EVENT_STREAM = "text/event-stream"
 SECURITY_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
 encode_json = msgspec.json.Encoder().encode
@@ -76,12 +69,8 @@ class Endpoint:
         self._route = route
         self._request_id = request_id
         self._limits = limits
-        self._decode_body = body_decoder(route)
+        self._bodies = RequestBodies(context, route, limits)
         self._decode_query = query_decoder(route.query, tolerant=route.style is not Style.OURS)
-        settings = context.settings
-        is_large = route.body_limit > (1 << 20)
-        limit = min(route.body_limit, settings.large_body_limit if is_large else settings.body_limit)
-        self._body_limit = limit + route.extra_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = self._route
@@ -132,23 +121,28 @@ class Endpoint:
         self, scope: Scope, receive: Receive, headers: Mapping[str, str], request_id: str, held: ExitStack
     ) -> Call:
         """Check everything that must hold before a handler sees the call, and decode it."""
-        authenticator, route = self._authenticator, self._route
+        context, authenticator, route = self._context, self._authenticator, self._route
+        now = context.now()
         authenticator.origins.check_host(headers.get("host", ""), headers.get("origin", ""), mutates=route.mutates)
         client = scope.get("client")
         address = authenticator.address_of(client[0] if client else "", headers.get("x-forwarded-for"))
         query = parse_query(scope["query_string"])
         params = scope.get("path_params") or {}
-        if any("\x00" in value for value in params.values()):
+        if params and any("\x00" in value for value in params.values()):
             raise NotFound("page", "with NUL in its name")
-        bearer = bearer_of(headers) or (query.get("tok", [""])[-1] if route.query_token else "")
-        signed = self._signed_call(scope, headers)
-        cookie = session_of(self._context.settings, headers, address) if self._may_use_cookie(headers) else ""
-        identity = scope["identity"] = await self._identify(bearer, signed, address, cookie)
+        bearer, cookie, signed = self._credentials(scope, headers, query, address)
+        # Public routes are not authenticated: health must be answered without the database.
+        if Role.NOBODY in route.who and not route.asks_who:
+            identity = NOBODY
+        elif signed is not None:
+            identity = await authenticator.identify_signed(signed, address, now)
+        else:
+            identity = await authenticator.identify(bearer, address, cookie, now)
+        scope["identity"] = identity
         if identity.role not in route.who:
             raise _not_allowed(identity, route)
         self._check_page(identity, headers)
-        if not route.vital:
-            self._check_load()
+        self._check_load()
         key = headers.get("idempotency-key")
         if key is not None:
             check_key(key)
@@ -157,14 +151,21 @@ class Endpoint:
             held.enter_context(self._limits.hold(Limit.WAITS, caller))
             if route.streams_events:
                 held.enter_context(self._limits.hold(Limit.EVENT_STREAMS, caller))
-        if route.waits and (task := asyncio.current_task()):
-            scope["on_disconnect"] = task.cancel  # called by asgi/protocol.py
-            scope["is_authorized"] = partial(authenticator.is_still_valid, identity, bearer, address, cookie)
-        body, data = await self._body_of(receive, headers, caller, held) if route.body is not None else (None, b"")
+            if task := asyncio.current_task():
+                scope["on_disconnect"] = task.cancel  # called by asgi/protocol.py
+                scope["is_authorized"] = partial(authenticator.is_still_valid, identity, bearer, address, cookie)
+        body, data = None, b""
+        if route.body is StreamedBody:
+            body = self._bodies.stream(receive, headers, caller)
+        elif route.body is not None:
+            data = await self._bodies.receive(receive, headers, caller, held)
+            self._check_load()
+            body = await self._bodies.decode(data)
         if signed is not None:
             signed.check_payload(data, headers.get("content-type", ""))
         return Call(
             who=identity,
+            now=now,
             body=body,
             body_size=len(data),
             query=self._decode_query(query),
@@ -172,60 +173,29 @@ class Endpoint:
             request_key=key,
             request_id=request_id,
             address=address,
+            bearer=bearer,
             headers=headers,
         )
 
-    async def _body_of(
-        self, receive: Receive, headers: Mapping[str, str], caller: str, held: ExitStack
-    ) -> tuple[Any, bytes]:
-        """The decoded body, and its bytes. A streamed body has not arrived yet."""
-        size = self._check_announced(headers)
-        if self._route.body is StreamedBody:
-            return StreamedBody(self._stream_body(receive, caller)), b""
-        if size > SMALL_BODY:
-            held.enter_context(self._limits.hold(Limit.BODY_BYTES, caller, size))
-        data = await self._wait_for_body(receive, headers, caller)
-        return await self._decode(data), data
+    def _credentials(
+        self, scope: Scope, headers: Mapping[str, str], query: Mapping[str, list[str]], address: str
+    ) -> tuple[str, str, SignedCall | None]:
+        """The bearer token, the session's cookie and what a Hawk header signs, as far as the route takes them.
 
-    async def _wait_for_body(self, receive: Receive, headers: Mapping[str, str], caller: str) -> bytes:
-        """The whole body."""
-        with self._arriving(caller):
-            data = await self._read_body(receive, headers)
-        if not self._route.vital:
-            self._check_load()
-        return data
+        A call with an Authorization header is judged by that alone.
+        """
+        route, authorization = self._route, headers.get("authorization", "")
+        scheme, _, token = authorization.partition(" ")
+        bearer = token.strip() if scheme.lower() == "bearer" else ""
+        if not bearer and route.query_token:
+            bearer = query.get("tok", [""])[-1]
+        if authorization and route.style is Style.TASKCLUSTER and is_hawk(authorization):
+            return bearer, "", self._signed_call(scope, headers, authorization)
+        takes_cookie = route.takes_cookie and "authorization" not in headers
+        return bearer, session_of(self._context.settings, headers, address) if takes_cookie else "", None
 
-    async def _stream_body(self, receive: Receive, caller: str) -> AsyncGenerator[bytes, None]:
-        """The body in pieces. The next one is received when the last one was used, so that few are in memory."""
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + self._context.settings.body_timeout_s
-        size, more = 0, True
-        with self._arriving(caller):
-            while more:
-                piece, more = await self._receive_piece(receive, size, deadline)
-                size += len(piece)
-                received_at = clock()
-                yield piece
-                deadline += clock() - received_at  # the client must not pay for a slow disk
-
-    @contextmanager
-    def _arriving(self, caller: str) -> Iterator[None]:
-        """Until its body is there, the call counts as an arriving body of its caller and not as load."""
-        state, counts = self._context.state, not self._route.waits
-        state.num_calls -= counts
-        state.num_bodies += 1
-        try:
-            with self._limits.hold(Limit.BODIES, caller):
-                yield
-        finally:
-            state.num_bodies -= 1
-            state.num_calls += counts
-
-    def _signed_call(self, scope: Scope, headers: Mapping[str, str]) -> SignedCall | None:
-        """What a Hawk header signs, if the call has one and the route takes it."""
-        authorization = headers.get("authorization", "")
-        if self._route.style is not Style.TASKCLUSTER or not is_hawk(authorization):
-            return None
+    def _signed_call(self, scope: Scope, headers: Mapping[str, str], authorization: str) -> SignedCall:
+        """What a Hawk header signs."""
         query = scope["query_string"].decode("latin-1")
         return SignedCall(
             authorization=authorization,
@@ -244,81 +214,14 @@ class Endpoint:
             expected = csrf_token(self._context.keys.csrf, identity.session)
             origins.check_change_by_cookie(headers, expected, has_body=route.body is not None)
 
-    def _may_use_cookie(self, headers: Mapping[str, str]) -> bool:
-        """A call with an Authorization header is judged by that alone."""
-        return self._route.takes_cookie and "authorization" not in headers
-
-    async def _identify(self, bearer: str, signed: SignedCall | None, address: str, cookie: str) -> Identity:
-        # Public routes are not authenticated: health must be answered without the database.
-        if Role.NOBODY in self._route.who and not self._route.asks_who:
-            return NOBODY
-        if signed is not None:
-            return await self._authenticator.identify_signed(signed, address)
-        return await self._authenticator.identify(bearer, address, cookie)
-
-    async def _decode(self, data: bytes) -> Any:
-        """The body as the route's struct; a large one is decoded on a thread, so that other calls are answered."""
-        if len(data) < LARGE_BYTES or self._route.body is bytes:
-            return self._decode_body(data)
-        return await self._context.db.run_in_thread(partial(self._decode_body, data))
-
     def _check_load(self) -> None:
+        if self._route.vital:
+            return
         state = self._context.state
         if state.stopping:
             raise Stopping("This server is stopping.")
         if state.num_calls > self._context.settings.most_calls:
             raise Overloaded(f"{state.num_calls} calls are being answered already.")
-
-    async def _read_body(self, receive: Receive, headers: Mapping[str, str]) -> bytes:
-        """The body, decompressed where a client of Swarming's API sent it with zlib."""
-        data = await self._receive_body(receive)
-        if self._route.style is Style.OURS or not headers.get("content-type", "").startswith(ZLIB):
-            return data
-        try:
-            decompressor = zlib.decompressobj()
-            plain = decompressor.decompress(data, self._body_limit)
-        except zlib.error:
-            raise InvalidRequest([Problem("body", f"{len(data)} bytes", "zlib data", "zlib")]) from None
-        if decompressor.unconsumed_tail:
-            raise self._too_large()
-        return plain
-
-    async def _receive_body(self, receive: Receive) -> bytes:
-        """The whole body; TooLarge beyond the limit, TooSlow when it arrives below the minimum rate."""
-        deadline = asyncio.get_running_loop().time() + self._context.settings.body_timeout_s
-        chunks: list[bytes] = []
-        size, more = 0, True
-        while more:
-            chunk, more = await self._receive_piece(receive, size, deadline)
-            size += len(chunk)
-            chunks.append(chunk)
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-    def _check_announced(self, headers: Mapping[str, str]) -> int:
-        """The size of the body that a call announces, else the largest that it could have."""
-        announced = headers.get("content-length", "0" if "transfer-encoding" not in headers else "")
-        if not announced.isdigit():
-            return self._body_limit
-        if int(announced) > self._body_limit:
-            raise TooLarge(f"The body has {announced} bytes; this call takes {self._body_limit}.")
-        return int(announced)
-
-    async def _receive_piece(self, receive: Receive, size: int, deadline: float) -> tuple[bytes, bool]:
-        """The next piece of a body of which ``size`` bytes have arrived, and whether more will follow."""
-        try:
-            async with asyncio.timeout_at(deadline + size / MIN_BODY_BYTES_PER_S):
-                message = await receive()
-        except TimeoutError:
-            raise TooSlow("The body did not arrive in time.") from None
-        if message["type"] == "http.disconnect":
-            raise Disconnected
-        piece: bytes = message.get("body", b"")
-        if size + len(piece) > self._body_limit:
-            raise self._too_large()
-        return piece, bool(message.get("more_body"))
-
-    def _too_large(self) -> TooLarge:
-        return TooLarge(f"The body has more than the {self._body_limit} bytes that this call takes.")
 
     def _build_response(self, result: Any) -> tuple[int, Headers, Any]:
         """Status, headers and body for what a handler returned."""

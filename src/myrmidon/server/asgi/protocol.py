@@ -58,11 +58,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._header_timer: asyncio.TimerHandle | None = None
         self._read_timer: asyncio.TimerHandle | None = None
-        self._header_bytes = 0
-        """The size of the request line and of the header fields that are complete."""
         self._incomplete_bytes = 0
         """What was received since the request began, or since the last piece of its body."""
-        self._in_headers = True
         self._too_large = False
         self._current: RequestResponseCycle | None = None
         """The request being answered; uvicorn's ``cycle`` is the last one received, and clients may pipeline."""
@@ -104,38 +101,25 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
-        self.scope["is_closing"] = self.transport.is_closing  # type: ignore[typeddict-unknown-key]
-        self.scope["hold_head"] = self._hold_head  # type: ignore[typeddict-unknown-key]
-        self._in_headers = True
-        self._header_bytes = len(b"  HTTP/1.1\r\n\r\n")
+        self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
         self._incomplete_bytes = 0
         if self._header_timer is None:
             self._start_header_timer()
 
-    def on_url(self, url: bytes) -> None:
-        super().on_url(url)
-        self._count_header_bytes(len(url))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header. A trailer is dropped: proxies check and replace headers only, so it could be forged."""
-        if not self._in_headers:
-            return
-        super().on_header(name, value)
-        self._count_header_bytes(len(name) + len(b": ") + len(value) + len(b"\r\n"))
-
-    def _count_header_bytes(self, size: int) -> None:
-        """Raise beyond the limit, which ends the parsing; uvicorn then calls send_400_response."""
-        self._header_bytes += size
-        if self._header_bytes > MAX_HEADER_BYTES:
-            self._too_large = True
-            raise ValueError("headers too large")
-
     def on_headers_complete(self) -> None:
-        self._count_header_bytes(len(self.parser.get_method()))
-        self._in_headers = False
+        """Check the size of the head, and begin the request.
+
+        Trailers, the fields after a chunked body, then arrive in a list that nobody reads: proxies check and replace
+        headers only, so a trailer could be forged.
+        """
+        fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
+        line = len(self.parser.get_method()) + len(self.url) + len(b"  HTTP/1.1\r\n\r\n")
+        if line + fields > MAX_HEADER_BYTES:
+            self._too_large = True
+            raise ValueError("headers too large")  # ends the parsing; uvicorn then calls send_400_response
         self._stop_header_timer()
         super().on_headers_complete()
+        self.headers = []
         if not self.pipeline:
             self._current = self.cycle
 
@@ -170,7 +154,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     # ------------------------------------------------ sending
 
-    def _hold_head(self) -> None:
+    def hold_head(self) -> None:
         """Send the head that is written next together with its body. If writing is paused, others may write first."""
         self._responses.holds_next = not self.flow.write_paused
 

@@ -23,9 +23,9 @@ async def send_response(
         return
     body = body or b""
     headers.append((b"content-length", str(len(body)).encode()))
-    hold_head = scope.get("hold_head")  # asgi/protocol.py put it there
-    if hold_head is not None and scope["method"] != "HEAD":
-        hold_head()
+    connection = scope.get("connection")  # the HttpProtocol of asgi/protocol.py; tests have none
+    if connection is not None and scope["method"] != "HEAD":
+        connection.hold_head()
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
@@ -54,14 +54,14 @@ async def _send_stream(scope: Scope, send: Send, body: AsyncIterator[bytes], rea
 
 
 async def _abort(scope: Scope) -> None:
-    """Close a connection whose client has stopped reading; asgi/protocol.py put the function into the scope."""
-    abort = scope.get("abort")
-    if abort is not None:
-        abort()
+    """Close a connection whose client has stopped reading."""
+    connection = scope.get("connection")
+    if connection is not None:
+        connection.transport.abort()
         await asyncio.sleep(0)  # the protocol's connection_lost runs in the next iteration of the event loop
 
 
 def is_closing(scope: Scope) -> bool:
     """Whether the transport of this connection is being closed."""
-    closing = scope.get("is_closing")
-    return closing is not None and closing()
+    connection = scope.get("connection")
+    return connection is not None and connection.transport.is_closing()

@@ -17,7 +17,6 @@ import os
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -225,32 +224,32 @@ class Authenticator:
         address = parse_address(text)
         return address is not None and any(address in network for network in self._proxies)
 
-    async def identify(self, bearer: str, address: str, cookie: str = "") -> Identity:
+    async def identify(self, bearer: str, address: str, cookie: str, now: Micros) -> Identity:
         """The owner of a token, else that of a session's cookie, else the identity of the address.
 
         Unauthorized for an invalid token or session: a caller that presents one gets no other identity instead.
         """
         if not bearer:
-            return await self._by_session(cookie) if cookie else self._by_address(address)
+            return await self._by_session(cookie, now) if cookie else self._by_address(address)
         if bearer.startswith("myb_"):
             if (verified := bot_of_credential(self._context.keys.bot, bearer)) is not None:
                 return await self._check_epoch(*verified)
-        elif (identity := await self._by_token(bearer)) is not None:
+        elif (identity := await self._by_token(bearer, now)) is not None:
             return identity
         else:
-            self._check_failures(address)  # not for bots: an answer 401 makes them use their other token
+            self._check_failures(address, now)  # not for bots: an answer 401 makes them use their other token
         raise Unauthorized("The token is unknown, expired or revoked.", reason="untrusted")
 
-    async def identify_signed(self, call: SignedCall, address: str) -> Identity:
+    async def identify_signed(self, call: SignedCall, address: str, now: Micros) -> Identity:
         """The owner of the token whose key has signed a call; Unauthorized for a wrong signature or an ended token."""
         try:
-            token_id = self._hawk.verify(call, self._context.now())
+            token_id = self._hawk.verify(call, now)
         except Unauthorized:
-            self._check_failures(address)
+            self._check_failures(address, now)
             raise
-        identity = await self._look_up(f"hawk {token_id:x}".encode(), token_id)
+        identity = await self._look_up(f"hawk {token_id:x}".encode(), token_id, now)
         if identity is None:
-            self._check_failures(address)
+            self._check_failures(address, now)
             raise Unauthorized("The token of this client id is unknown, expired or revoked.")
         return identity
 
@@ -270,7 +269,7 @@ class Authenticator:
     async def is_still_valid(self, who: Identity, bearer: str, address: str, cookie: str = "") -> bool:
         """Whether a caller would still get the same identity: a stream may outlive its token."""
         try:
-            return await self.identify(bearer, address, cookie) == who
+            return await self.identify(bearer, address, cookie, self._context.now()) == who
         except MyrmidonError:
             return False
 
@@ -290,12 +289,12 @@ class Authenticator:
             return NOBODY
         return next((identity for network, identity in self._allowed if address in network), NOBODY)
 
-    async def _by_session(self, cookie: str) -> Identity:
+    async def _by_session(self, cookie: str, now: Micros) -> Identity:
         """The identity of a session: that of its token, which must still be valid."""
-        database, now = self._context.db, self._context.now()
+        database = self._context.db
         row = check_session(await database.read(lambda tx: session.read(tx, hashed(cookie))), now)
         token_id = token_of(row.identity)
-        identity = await self._look_up(row.identity.encode(), token_id) if token_id is not None else None
+        identity = await self._look_up(row.identity.encode(), token_id, now) if token_id is not None else None
         if identity is None:
             raise Unauthorized(
                 "The token of this session is no longer valid.", advice="Log in again.", reason="revoked"
@@ -305,27 +304,24 @@ class Authenticator:
                 await database.write(lambda tx: session.touch(tx, row.id_hash, now))
         return structs.replace(identity, session=row.id_hash)
 
-    async def _by_token(self, bearer: str) -> Identity | None:
+    async def _by_token(self, bearer: str, now: Micros) -> Identity | None:
+        key = hashlib.sha256(bearer.encode()).digest()  # so that tokens themselves are not kept in memory
         if bearer.startswith(run_tokens.PREFIX):
-            return await self._by_run_token(bearer)
+            return self._from_cache(key, now) or await self._by_run_token(key, bearer, now)
         match = TOKEN.fullmatch(bearer)
         if match is None or (token_id := int(match[1], 16)) > MAX_INT64:
             return None
-        return await self._look_up(_fingerprint(bearer), token_id, secret=match[2])
+        return await self._look_up(key, token_id, now, secret=match[2])
 
-    async def _by_run_token(self, bearer: str) -> Identity | None:
-        key, now = _fingerprint(bearer), self._context.now()
-        if (cached := self._from_cache(key, now)) is not None:
-            return cached
+    async def _by_run_token(self, key: bytes, bearer: str, now: Micros) -> Identity | None:
         secret = self._context.keys.run_api
         identity = await self._context.db.read(lambda tx: run_tokens.read_run_token(tx, secret, bearer))
         if identity is not None:
             self._remember(key, CachedToken(identity, 0, now + run_tokens.CACHE_S * SECOND))
         return identity
 
-    async def _look_up(self, key: bytes, token_id: int, *, secret: str | None = None) -> Identity | None:
+    async def _look_up(self, key: bytes, token_id: int, now: Micros, *, secret: str | None = None) -> Identity | None:
         """The identity cached under ``key``, or that of the stored token; a ``secret`` must be the token's."""
-        now = self._context.now()
         if (cached := self._from_cache(key, now)) is not None:
             return cached
         row, group = await self._context.db.read(lambda tx: _with_group(tx, token_id))
@@ -352,17 +348,17 @@ class Authenticator:
         while len(self._cache) > MAX_CACHED:
             self._cache.popitem(last=False)
 
-    def _check_failures(self, address: str) -> None:
+    def _check_failures(self, address: str, now: Micros) -> None:
         """Count an invalid token; Overloaded beyond the limit per minute.
 
         Valid tokens from the same address are not affected: several callers may share it.
         """
-        now = self._context.now() // (60 * SECOND)
-        minute, count = self._failed.get(address, (now, 0))
-        count = count + 1 if minute == now else 1
+        minute = now // (60 * SECOND)
+        last, count = self._failed.get(address, (minute, 0))
+        count = count + 1 if minute == last else 1
         if len(self._failed) >= MAX_CACHED:
             self._failed.clear()
-        self._failed[address] = (now, count)
+        self._failed[address] = (minute, count)
         if count > self._settings.failed_attempts:
             raise Overloaded("Too many invalid tokens from this address. Try again in a minute.")
 
@@ -373,14 +369,3 @@ def _with_group(tx: Tx, token_id: int) -> tuple[Token | None, str | None]:
         return row, None
     group = resource_group.read(tx, row.resource_group_id)
     return row, group.external_id if group and not group.deleting else None
-
-
-def _fingerprint(bearer: str) -> bytes:
-    """The cache key of a token, so that tokens themselves are not kept in memory."""
-    return hashlib.sha256(bearer.encode()).digest()
-
-
-def bearer_of(headers: Mapping[str, str]) -> str:
-    """The bearer token of a call; empty when there is none."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""

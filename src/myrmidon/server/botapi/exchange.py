@@ -17,7 +17,6 @@ from msgspec import structs
 from myrmidon.model.errors import Stopping, WrongState
 from myrmidon.model.ids import Micros, show_run
 from myrmidon.scheduler.policy import SECOND
-from myrmidon.server.auth.authenticator import bearer_of
 from myrmidon.server.botapi.assigned_run import assigned_run, is_terminate
 from myrmidon.server.botapi.bot_changes import apply_state_change, record_config_version
 from myrmidon.server.botapi.bot_snapshot import (
@@ -49,7 +48,7 @@ _WORK_IN_SOME_QUEUE = Wakeup(WakeReason.WORK)
 async def exchange(context: ServerContext, call: Call) -> bytes:
     """Apply a bot's reports and give it work; held until there is something to send, or ``wait_s`` is over."""
     request: ExchangeRequest = call.body
-    bot_id, bearer = require_bot_id(call), bearer_of(call.headers)
+    bot_id, bearer = require_bot_id(call), call.bearer
     if context.state.stopping and not (request.reports or request.logs or request.holds):
         raise Stopping("This server is stopping.")
     deadline = asyncio.get_running_loop().time() + min(request.wait_s, MAX_WAIT_S)

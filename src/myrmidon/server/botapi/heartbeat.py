@@ -8,7 +8,6 @@ from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.ids import show_run
 from myrmidon.scheduler import bot_end
 from myrmidon.scheduler import bots as scheduler_bots
-from myrmidon.server.auth.authenticator import bearer_of
 from myrmidon.server.botapi.bot_changes import MAX_TEXT_CHARS, record_config_version
 from myrmidon.server.botapi.bot_snapshot import connected_bot, require_bot_id
 from myrmidon.server.botapi.directives import EVENT_KINDS, record_directive
@@ -40,7 +39,7 @@ async def heartbeat(context: ServerContext, call: Call) -> HeartbeatResponse:
         stop=[show_run(task_id, run) for task_id, run in result.stop],
         order=result.directive,
         version=release,
-        zip_hmac=zip_hmac(bearer_of(call.headers), release) if release else None,
+        zip_hmac=zip_hmac(call.bearer, release) if release else None,
     )
 
 

@@ -34,7 +34,8 @@ async def terminate_bot(context: ServerContext, bot_id: str, reason: str = "", *
     A bot that has such a task pending gets no second one: the pending one's id is returned. NotFound if there is no
     such bot.
     """
-    group_id, now = await context.groups.id_of(context.settings.default_group), context.now()
+    now = context.now()
+    group_id = await context.groups.id_of(context.settings.default_group, now)
     submit = partial(
         terminate.terminate_bot,
         bot_id=bot_id,

@@ -23,8 +23,9 @@ async def store_file(context: ServerContext, call: Call, group_id: int) -> Store
     """
     digest, body = check_digest(call.params["digest"]), cast("StreamedBody", call.body)
     group = (await context.groups.names_of([group_id])).get(group_id, "")
+    has_file = partial(_has_file, digest=digest, group_id=group_id)
     async with context.storage_quotas.reserve(
-        group, group_id, announced=_announced_size(call), has_file=partial(_has_file, digest=digest, group_id=group_id)
+        group, group_id, announced=_announced_size(call), now=call.now, has_file=has_file
     ) as upload:
         upload.size, is_new = await context.files.store(digest, aiter(body))
         now = context.now()

@@ -272,7 +272,7 @@ async def extend_job(
         )
 
     async with context.quotas.reserve(
-        group, job.resource_group_id, tasks=num_tasks, num_bytes=call.body_size, count_stored=lambda _: 0
+        group, job.resource_group_id, tasks=num_tasks, num_bytes=call.body_size, now=call.now, count_stored=lambda _: 0
     ):
         try:
             return await write_and_assign(context, extend, size=num_tasks)

@@ -102,7 +102,7 @@ async def store_within_quota(
     async def reserve_and_store(group_id: int) -> T:
         count_stored = partial(_count_stored, group_id=group_id, keys=keys, tasks_per_key=tasks_per_key)
         async with context.quotas.reserve(
-            group, group_id, tasks=num_tasks, num_bytes=call.body_size, count_stored=count_stored
+            group, group_id, tasks=num_tasks, num_bytes=call.body_size, now=call.now, count_stored=count_stored
         ):
             return await store(group_id)
 

@@ -352,7 +352,7 @@ def test_a_full_disk_of_the_server_loses_nothing(impatient: Path, tmp_path: Path
                 break
             kept.append(answer["tasks"][0]["task_id"])
         assert refused is not None
-        assert refused[:2] == (503, "store.unavailable"), refused
+        assert refused[:2] == (503, "store.full"), refused
         assert "full" in refused[2], refused
         assert server.call("POST", "/api/v1/tasks", {"tasks": [_large("nobody")]}).headers["retry-after"]
         go.touch()

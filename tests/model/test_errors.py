@@ -29,6 +29,7 @@ CODES = {
     "StoreError": "store",
     "StoreBusy": "store.busy",
     "StoreUnavailable": "store.unavailable",
+    "StoreFull": "store.full",
     "StoreRefused": "store.refused",
 }
 

@@ -22,6 +22,7 @@
     └── StoreError            store
         ├── StoreBusy         store.busy                    still locked after every retry
         ├── StoreUnavailable  store.unavailable             cannot connect
+        ├── StoreFull         store.full                    no space left
         └── StoreRefused      store.refused                 unsafe settings, wrong schema, second server
 
 A lost race is not an error: the function returns ``None``.
@@ -286,6 +287,13 @@ class StoreUnavailable(StoreError):
 
     code = "store.unavailable"
     advice = "Check that the database runs and that its URL is right."
+
+
+class StoreFull(StoreError):
+    """The disk of the database is full. Nothing was changed."""
+
+    code = "store.full"
+    advice = "Free some space on the disk of the database; the server then goes on by itself."
 
 
 class StoreRefused(StoreError):

@@ -134,6 +134,7 @@ _BY_CODE: dict[str, int] = {
     "overloaded": 429,
     "store.busy": 503,
     "store.unavailable": 503,
+    "store.full": 503,
 }
 
 

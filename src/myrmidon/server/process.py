@@ -14,6 +14,7 @@ import stat
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any, TextIO, cast
@@ -84,6 +85,12 @@ class HttpServer(uvicorn.Server):
             self.failed = True
             self.should_exit = True
 
+    def on_disk_error(self, error: str) -> None:
+        """Stop the process when nothing can be written: one that starts again reads what the disk has kept."""
+        log.error("the disk of the database failed; the server ends", error=error)
+        self.failed = True
+        self.should_exit = True
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         announce(self._url, self._first_link)
@@ -145,6 +152,13 @@ def _close_context(context: ServerContext) -> None:
 async def _serve(server: HttpServer, context: ServerContext, sock: socket.socket) -> None:
     task = asyncio.create_task(background.run(context), name="background")
     task.add_done_callback(server.on_background_end)
+    loop = asyncio.get_running_loop()
+
+    def on_disk_error(error: str) -> None:
+        loop.call_soon_threadsafe(partial(server.on_disk_error, error))
+
+    for engine in (context.db.engine, context.logs.engine):
+        engine.on_disk_error = on_disk_error
     try:
         await server.serve(sockets=[sock])
     finally:

@@ -574,7 +574,7 @@ def test_a_call_counts_as_one_when_its_body_is_there(tmp_path):
 
 def test_a_server_whose_disk_is_full_is_not_ready(app, monkeypatch):
     engine = app.context.logs.engine
-    monkeypatch.setattr(engine._backend, "free_bytes", lambda: 1000)
+    monkeypatch.setattr(engine._backend, "disk_is_full", lambda: True)
     reply = app.get("/readyz", token="")
     assert (reply.status, reply.json["problems"]) == (503, ["the disk is full"])
     monkeypatch.undo()

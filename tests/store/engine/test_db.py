@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from myrmidon.model.errors import BrokenPromise, StoreBusy, StoreRefused, StoreUnavailable
+from myrmidon.model.errors import BrokenPromise, StoreBusy, StoreFull, StoreRefused, StoreUnavailable
 from myrmidon.store.engine import mariadb, postgresql, sqlite
 from myrmidon.store.engine.db import (
     ConnectionLost,
@@ -948,7 +948,7 @@ def test_a_database_without_space_is_full_until_a_write_succeeds(tmp_path: Path)
         db.write(lambda tx: tx.run("CREATE TABLE t (body BLOB)"))
         assert not db.disk_is_full()
         db.write(lambda tx: tx.run("PRAGMA max_page_count = 20"))
-        with pytest.raises(StoreUnavailable, match="full"):
+        with pytest.raises(StoreFull, match="full"):
             db.write(lambda tx: tx.run("INSERT INTO t VALUES (:body)", body=b"x" * 1_000_000))
         assert db.disk_is_full()
         db.write(lambda tx: tx.run("INSERT INTO t VALUES (:body)", body=b"x"))

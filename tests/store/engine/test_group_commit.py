@@ -168,6 +168,25 @@ def test_an_error_of_the_whole_group_is_survived(db: Db, group: GroupCommit, eve
     assert ids(db) == [1, 2, 3]
 
 
+def test_a_write_without_space_does_not_repeat_the_writes_before_it(db: Db, group: GroupCommit) -> None:
+    """SQLite rolls back the whole transaction when the file may not grow, and not the savepoint alone."""
+    db.write(lambda tx: tx.run("CREATE TABLE note (n BIGINT, body BLOB)"))
+
+    def note(number: int, size: int) -> Callable[[Tx], int]:
+        return lambda tx: tx.run("INSERT INTO note (n, body) VALUES (:n, :body)", n=number, body=bytes(size))
+
+    def count(number: int) -> int:
+        return int(db.read(lambda tx: tx.all("SELECT COUNT(*) FROM note WHERE n = :n", n=number))[0][0])
+
+    db.write(lambda tx: tx.run("PRAGMA max_page_count = 12"))
+    sizes = {1: 10, 2: 10, 3: 10, 4: 30_000_000, 5: 10, 6: 10}  # the fourth is also larger than the writer's cache
+    gate = Gate(group)
+    futures = {number: group.submit(note(number, size)) for number, size in sizes.items()}
+    gate.open()
+    found = {number: (future.exception(HANG_S) is None, count(number)) for number, future in futures.items()}
+    assert found == {number: (number != 4, int(number != 4)) for number in sizes}
+
+
 def test_a_lost_reply_reaches_every_caller_and_nothing_is_run_twice(db: Db, group: GroupCommit, events: Events) -> None:
     gate = Gate(group)
     gate.future.add_done_callback(lambda _: events.raises.update(committed=LostReply()))

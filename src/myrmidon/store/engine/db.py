@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from myrmidon.model.errors import StoreBusy, StoreError, StoreRefused, StoreUnavailable
+from myrmidon.model.errors import StoreBusy, StoreError, StoreFull, StoreRefused, StoreUnavailable
 from myrmidon.model.ids import Micros
 from myrmidon.store.engine.driver import Backend, ConnectionLost, DbErrorKind, Link, LostRace
 from myrmidon.store.engine.effects import CommitEffects
@@ -51,8 +51,6 @@ gets the error, as when a reply is lost. ``ConnectionLost`` is treated as a lost
 """
 
 MAX_TRIES = 10
-MIN_FREE_BYTES = 8 << 20
-"""A disk with less free space counts as full: SQLite needs some for its journal to delete anything."""
 FIRST_PAUSE_S = 0.004
 MAX_PAUSE_S = 0.5
 RETRIED_KINDS = (DbErrorKind.BUSY, DbErrorKind.LOST)
@@ -129,6 +127,8 @@ class Db:
         self._sleep = sleep
         self._read_only = read_only
         self._disk_error = ""
+        self.on_disk_error: Callable[[str], None] | None = None
+        """Called once, on the thread that wrote, when nothing more can be written until the process is restarted."""
         self._is_full = False
         self._writers = Pool(lambda: backend.connect(writer=True), backend.writers)
         self._readers = (
@@ -143,7 +143,7 @@ class Db:
     def write(self, fn: Callable[[Tx], T]) -> T:
         """Run fn in a transaction and commit; returns its result after the commit.
 
-        Raises StoreBusy or StoreUnavailable after the last try. Must not be called from within fn.
+        Raises StoreBusy, StoreFull or StoreUnavailable after the last try. Must not be called from within fn.
         """
         attempt = 1
         for tries in range(1, MAX_TRIES + 1):
@@ -157,7 +157,7 @@ class Db:
             except BaseException as error:
                 kind = DbErrorKind.BUSY if isinstance(error, LostRace) else link.error_kind(error)
                 if kind is DbErrorKind.BROKEN:
-                    self._disk_error = str(error)
+                    self._record_disk_error(str(error))
                 self._is_full = self._is_full or kind is DbErrorKind.FULL
                 _roll_back(self._writers, link, error)
                 if kind is None:
@@ -210,8 +210,7 @@ class Db:
 
     def disk_is_full(self) -> bool:
         """Whether the last write failed for lack of space, or hardly any is left where this machine can tell."""
-        free = self._backend.free_bytes()
-        return self._is_full or (free is not None and free < MIN_FREE_BYTES)
+        return self._is_full or self._backend.disk_is_full()
 
     def close(self) -> None:
         """Close idle connections now and the others when they are returned. Readers first, see Sqlite.close."""
@@ -226,8 +225,13 @@ class Db:
         link = self._writers.borrow()
         if self._disk_error:
             self._writers.give_back(link)
-            raise StoreUnavailable(f"The disk failed ({self._disk_error}); restart the server after the repair.")
+            raise StoreUnavailable(f"The disk failed ({self._disk_error}); the server must be restarted.")
         return link
+
+    def _record_disk_error(self, error: str) -> None:
+        is_first, self._disk_error = not self._disk_error, error
+        if is_first and self.on_disk_error:
+            self.on_disk_error(error)
 
     def _pause(self, tries: int) -> None:
         """Sleep with exponential backoff and full jitter, so that two conflicting transactions do not meet again."""
@@ -315,19 +319,21 @@ class Tx:
         try:
             result = fn(self)
             self.write_deferred()
-        except BaseException:
-            self._link.run(f"ROLLBACK TO SAVEPOINT {name}", {})
+        except BaseException as error:
+            if not self.ends_transaction(error):  # else the savepoint may be gone too
+                self._link.run(f"ROLLBACK TO SAVEPOINT {name}", {})
+                self._link.run(f"RELEASE SAVEPOINT {name}", {})
             raise
         else:
+            self._link.run(f"RELEASE SAVEPOINT {name}", {})
             return result
         finally:
             self._deferred = outer
             self._depth -= 1
-            self._link.run(f"RELEASE SAVEPOINT {name}", {})
 
     def ends_transaction(self, error: BaseException) -> bool:
-        """Whether an error ended the whole transaction, so that no further statement can run in it."""
-        return self._link.error_kind(error) is not None
+        """Whether an error ended the whole transaction, so that no further statement may run in it."""
+        return self._link.error_kind(error) is not None or not self._link.in_transaction()
 
     def commit(self) -> None:
         """Only for Db.write."""
@@ -359,4 +365,6 @@ def _roll_back(pool: Pool, link: Link, error: BaseException) -> None:
 def _final_error(kind: DbErrorKind, error: BaseException) -> StoreError:
     if kind is DbErrorKind.BUSY:
         return StoreBusy(f"The transaction conflicted with others {MAX_TRIES} times in a row ({error}).")
+    if kind is DbErrorKind.FULL:
+        return StoreFull(f"The disk of the database is full ({error}).")
     return StoreUnavailable(f"The database failed ({error}).")

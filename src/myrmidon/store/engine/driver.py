@@ -25,9 +25,9 @@ class DbErrorKind(Enum):
     LOST = auto()
     """The connection is lost. Before COMMIT nothing was committed; during COMMIT the outcome is unknown."""
     FULL = auto()
-    """No space left; rolled back, and a retry would not help."""
+    """No space left; rolled back. A retry at once would not help, a later write may succeed."""
     BROKEN = auto()
-    """The disk failed. Its content is unknown, so nothing more may be written."""
+    """The disk failed. Its content is unknown, so nothing more may be written until the file is opened again."""
 
 
 class Link(Protocol):
@@ -40,6 +40,9 @@ class Link(Protocol):
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
     def close(self) -> None: ...
+    def in_transaction(self) -> bool:
+        """False if an error has ended the transaction that was begun, with all its savepoints."""
+
     def error_kind(self, error: BaseException) -> DbErrorKind | None:
         """The kind of an error; None for any other one, such as a violated constraint or a bug."""
 
@@ -66,7 +69,7 @@ class Backend(Protocol):
     def connect(self, *, writer: bool) -> Link:
         """Raises StoreUnavailable when it cannot be reached, StoreRefused when its settings are unsafe."""
 
-    def free_bytes(self) -> int | None:
-        """The free space of the disk that the database is on; None if this machine cannot tell."""
+    def disk_is_full(self) -> bool:
+        """Whether the disk of the database has hardly any space; False if this machine cannot tell."""
 
     def close(self) -> None: ...

@@ -18,7 +18,7 @@ from threading import Lock, Thread
 from time import perf_counter
 from typing import Any, TypeVar
 
-from myrmidon.model.errors import StoreError, StoreUnavailable
+from myrmidon.model.errors import StoreError, StoreFull, StoreUnavailable
 from myrmidon.model.ids import Micros
 from myrmidon.store.engine.db import Db, Tx
 from myrmidon.store.engine.write_queue import BULK, Write, WriteQueue
@@ -189,5 +189,8 @@ def _run_again(writes: list[Write[Any]], tx: Tx) -> None:
 
 
 def _may_succeed_alone(error: BaseException) -> bool:
-    """Whether the writes of a failed group may succeed alone: not when the database was retried and gave up."""
-    return isinstance(error, Exception) and not isinstance(error, StoreError)
+    """Whether the writes of a failed group may succeed alone: not when the database was retried and gave up.
+
+    On a full disk the small ones may fit.
+    """
+    return isinstance(error, StoreFull) or (isinstance(error, Exception) and not isinstance(error, StoreError))

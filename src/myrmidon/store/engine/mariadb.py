@@ -90,8 +90,8 @@ class Mariadb:
             raise StoreUnavailable(f"MariaDB cannot be reached: {error}.") from error
         return link
 
-    def free_bytes(self) -> None:
-        return None
+    def disk_is_full(self) -> bool:
+        return False
 
     def close(self) -> None:
         pass
@@ -134,6 +134,9 @@ class MariadbLink:
     def close(self) -> None:
         if self.connection.open:
             self.connection.close()
+
+    def in_transaction(self) -> bool:
+        return True
 
     def error_kind(self, error: BaseException) -> DbErrorKind | None:
         if isinstance(error, ConnectionLost):

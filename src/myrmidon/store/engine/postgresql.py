@@ -84,8 +84,8 @@ class Postgresql:
             raise StoreRefused(why)
         return PostgresqlLink(connection, writer=writer)
 
-    def free_bytes(self) -> None:
-        return None
+    def disk_is_full(self) -> bool:
+        return False
 
     def close(self) -> None:
         pass
@@ -134,6 +134,9 @@ class PostgresqlLink:
 
     def close(self) -> None:
         self.connection.close()
+
+    def in_transaction(self) -> bool:
+        return True
 
     def error_kind(self, error: BaseException) -> DbErrorKind | None:
         if isinstance(error, ConnectionLost):

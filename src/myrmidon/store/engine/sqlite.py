@@ -54,6 +54,8 @@ for _enumeration in (TaskState, RunState, JobState, RequiresPolicy, FailurePolic
 
 MIN_VERSION = (3, 35, 0)
 WITHOUT_WAL_RACE = (3, 51, 3)
+MIN_FREE_BYTES = 8 << 20
+"""A disk with less free space counts as full: SQLite needs some for its journal to delete anything."""
 BUSY_TIMEOUT_S = 5.0
 PRIVATE_MODE = 0o600
 WRITER_CACHE_KIB = 16 << 10
@@ -113,10 +115,10 @@ class Sqlite:
             self._prepare(connection, writer=writer)
         except sqlite3.Error as error:
             raise StoreUnavailable(f"SQLite cannot open {self.path}: {error}.") from error
-        return SqliteLink(connection, begin="BEGIN IMMEDIATE" if writer else "BEGIN")
+        return SqliteLink(connection, self, begin="BEGIN IMMEDIATE" if writer else "BEGIN")
 
-    def free_bytes(self) -> int | None:
-        return shutil.disk_usage(Path(self.path).parent).free if self.readers else None
+    def disk_is_full(self) -> bool:
+        return bool(self.readers) and shutil.disk_usage(Path(self.path).parent).free < MIN_FREE_BYTES
 
     def close(self) -> None:
         """Unlock the file. Called after the links are closed: closing the last one checkpoints."""
@@ -140,8 +142,9 @@ class Sqlite:
 class SqliteLink:
     reusable_after_error = True
 
-    def __init__(self, connection: sqlite3.Connection, *, begin: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, file: Sqlite, *, begin: str) -> None:
         self.connection = connection
+        self._file = file
         self.execute = connection.execute
         self._begin = begin
 
@@ -159,12 +162,22 @@ class SqliteLink:
     def close(self) -> None:
         self.connection.close()
 
+    def in_transaction(self) -> bool:
+        return self.connection.in_transaction
+
     def error_kind(self, error: BaseException) -> DbErrorKind | None:
+        """On a full disk SQLite reports an I/O error where it extends the index of the WAL, for example.
+
+        It says more than that in an extended code, which pysqlite3 does not pass on, so the disk is asked.
+        """
         if isinstance(error, ConnectionLost):
             return DbErrorKind.LOST
         if not isinstance(error, sqlite3.Error):
             return None
-        return _ERROR_KINDS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_IOERR and self._file.disk_is_full():
+            return DbErrorKind.FULL
+        return _ERROR_KINDS.get(code)
 
     def all(self, sql: str, params: dict[str, Any]) -> list[Row]:
         return self._execute(sql, params).fetchall()

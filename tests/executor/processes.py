@@ -149,7 +149,7 @@ class Executor:
         """The answer of a function that must fail, with the error's fields beside its own."""
         answer = self.run(function, *inputs, **more)
         assert answer["op"] == "error", answer
-        assert set(answer["error"]) - {"args"} == {"type", "message", "traceback", "bases"}
+        assert set(answer["error"]) - {"args"} == {"type", "message", "traceback", "bases", "place"}
         return {**answer, **answer["error"], "summary": answer["message"]}
 
 

@@ -8,6 +8,7 @@ SOURCE = """
     from __future__ import annotations
 
     import asyncio
+    import json
 
     class Base(Exception):
         pass
@@ -35,6 +36,9 @@ SOURCE = """
             return helper(a)
         except Own as error:
             raise KeyError("outer") from error
+
+    def parses(text: str) -> int:
+        return json.loads(text)
 
     def mute() -> None:
         raise Mute(object())
@@ -77,6 +81,16 @@ def test_the_traceback_begins_in_the_code_of_the_user(start_on, function):
     assert lines[2] == "    return helper(a)"
     assert lines[-1] == "sample.Own: ('bad thing', 7)"
     assert "myrmidon/" not in "\n".join(lines)
+
+
+def test_the_place_is_the_last_line_of_the_users_code_and_not_that_of_a_library(start_on):
+    executor = start_on(SOURCE)
+    lines = [line.strip() for line in SOURCE.splitlines()]
+    for function, argument, line, name in (
+        ("fails", 7, 'raise Own("bad thing", a)', "helper"),
+        ("parses", "{bad", "return json.loads(text)", "parses"),
+    ):
+        assert executor.error(function, argument)["place"] == f"sample.py:{lines.index(line) + 1} in {name}"
 
 
 def test_causes_are_part_of_the_traceback(start):

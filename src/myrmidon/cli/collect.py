@@ -13,6 +13,7 @@ import click
 
 from myrmidon.cli import exit_codes, job_refs, output
 from myrmidon.cli.context import CliContext, connected
+from myrmidon.cli.function_errors import print_error
 from myrmidon.cli.job_refs import JobName, TaskName, task_id_of
 from myrmidon.cli.logs import exit_on_broken_pipe, print_log
 from myrmidon.cli.request_options import Duration, looks_like_task_id
@@ -173,6 +174,7 @@ def _wait_for_tasks(
                 output.echo(_ended_line(task))
             if logs:
                 print_log(cli, task.result.deduped_from or task.task_id)
+                print_error(task)
     return [ended[task_id] for task_id in task_ids if task_id in ended], [
         task_id for task_id in task_ids if task_id not in ended
     ]

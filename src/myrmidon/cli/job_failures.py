@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from myrmidon.cli import output
 from myrmidon.cli.context import CliContext
+from myrmidon.cli.function_errors import error_lines
 from myrmidon.cli.job_lines import describe_end_on_bot, shortened
+from myrmidon.cli.logs import log_tail_lines
 from myrmidon.sdk.errors import CallFailed
 from myrmidon.sdk.job_graph import FAILED
 
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from myrmidon.wire import jobs as wire
 
 FAILED_ITSELF: Final = tuple(state for state in FAILED if state not in ("CANCELED", "KILLED"))
-LOG_LINES: Final = 5
 MAX_DETAILS: Final = 5
 _MAX_READ: Final = 1_000
 
@@ -37,8 +38,8 @@ class FailureReporter:
         here = [f"  here: myrmidon task reproduce {task.task_id}"] if task.run else []
         return [
             f"{output.style(task.label, fg='red', bold=True)}: {describe_end_on_bot(task)}",
-            *(f"  {line}" for line in self._reason(task)),
-            *(f"  | {line}" for line in self._last_lines(task)),
+            *(f"  {line}" for line in [*self._reason(task), *error_lines(task.error, short=True)]),
+            *(f"  {line}" for line in (log_tail_lines(self._cli, task.task_id) if task.run else [])),
             *(output.style(line, dim=True) for line in [f"  again: {again}", *here]),
         ]
 
@@ -50,15 +51,6 @@ class FailureReporter:
             return [capacity] if (capacity := self._cli.api.why(task.task_id).capacity) else []
         except CallFailed:
             return []
-
-    def _last_lines(self, task: wire.JobTask) -> list[str]:
-        if task.run is None:
-            return []
-        try:
-            tail = self._cli.api.log_tail(task.task_id)
-        except CallFailed:
-            return []
-        return tail.decode(errors="replace").splitlines()[-LOG_LINES:]
 
     def summary(self, info: wire.JobInfo) -> list[str]:
         """The lines at the end of a job: failures that were not described, what could not run, and how to go on."""

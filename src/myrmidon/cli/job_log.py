@@ -11,6 +11,7 @@ import click
 
 from myrmidon.cli import exit_codes, output
 from myrmidon.cli.context import CliContext, connected
+from myrmidon.cli.function_errors import deciding_run, error_lines
 from myrmidon.cli.job_changes import JobChanges
 from myrmidon.cli.job_lines import describe_end_on_bot
 from myrmidon.cli.jobs import JOB_ARGUMENT, handle
@@ -61,6 +62,8 @@ def print_job_log(cli: CliContext, job: Job, pattern: str | None, states: Sequen
         output.note(f"--- {task.label}{_failure(task)}")
         if task.run is not None or task.deduped_from is not None:
             print_log(cli, task.deduped_from or task.task_id)
+        for line in error_lines(task.error):
+            output.echo(line, err=True)
 
 
 def _failure(task: wire.JobTask) -> str:
@@ -138,8 +141,14 @@ class Followers:
                 self._lines.write(task.label, 0, parts[0].rest())
                 self._lines.write(task.label, 1, parts[1].rest())
                 self._lines.note(task.label, _end_of(chunk))
+                if chunk.state in FAILED:
+                    self._lines.write(task.label, 1, self._error_lines(task.task_id))
             else:
                 self._lines.write(task.label, chunk.stream, parts[chunk.stream].feed(chunk.data))
+
+    def _error_lines(self, task_id: str) -> list[bytes]:
+        run = deciding_run(self._cli.api.task(task_id))
+        return [output.render(line, colour=False).encode() for line in error_lines(run.error if run else None)]
 
 
 def _end_of(ended: Ended) -> str:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Final
 
 import click
 
 from myrmidon.cli import exit_codes, output
 from myrmidon.cli.context import CliContext
+from myrmidon.sdk.errors import CallFailed
+
+LAST_LINES: Final = 5
 
 
 @contextlib.contextmanager
@@ -75,3 +79,12 @@ def print_log(cli: CliContext, task_id: str, *, run: int | None = None, stream: 
             for data in cli.api.log(task_id, run=run, stream=name):
                 printer.write(task_id, number, data)
     printer.finish()
+
+
+def log_tail_lines(cli: CliContext, task_id: str) -> list[str]:
+    """The last lines of a task's log, each after ``|``; none if it cannot be read."""
+    try:
+        tail = cli.api.log_tail(task_id)
+    except CallFailed:
+        return []
+    return [f"| {line}" for line in tail.decode(errors="replace").splitlines()[-LAST_LINES:]]

@@ -9,11 +9,13 @@ import click
 
 from myrmidon.cli import exit_codes, job_refs, output
 from myrmidon.cli.context import CliContext, connected, fetch_pages
+from myrmidon.cli.function_errors import deciding_run, error_lines, print_error
 from myrmidon.cli.job_refs import TaskName, task_id_of
-from myrmidon.cli.logs import follow_log, print_log
+from myrmidon.cli.logs import follow_log, log_tail_lines, print_log
 from myrmidon.cli.request_options import Duration, Tag
 from myrmidon.sdk.errors import CallFailed, NotFound, Refused
 from myrmidon.sdk.exit_code import as_in_a_shell, exit_code_text
+from myrmidon.sdk.job_graph import FAILED
 
 if TYPE_CHECKING:
     from myrmidon.wire.tasks import Cancelled, RequestInfo, RunInfo, TaskInfo, TaskSummary
@@ -105,6 +107,11 @@ def show_task(cli: CliContext, task_id: str) -> None:
             [_run_row(run) for run in task.runs],
             empty="",
         )
+    run = deciding_run(task)
+    if run is not None and run.error is not None:
+        output.echo()
+        for line in error_lines(run.error):
+            output.echo(line)
     if task.annotation:
         output.echo()
         output.echo_lines(task.annotation.content.rstrip())
@@ -197,7 +204,8 @@ def _print_next_step(task: TaskInfo) -> None:
 def log(cli: CliContext, task_id: str, number: int | None, stream: str, *, follow: bool) -> int:
     """Print a task's log: its stdout to stdout, its stderr to stderr.
 
-    With --json, the log goes to stderr and the task as JSON to stdout.
+    The exception of a failed function is printed below it, to stderr. With --json, the log goes to stderr and the
+    task as JSON to stdout.
     """
     task_id = job_refs.task_id(cli, task_id)
     task = _get_task(cli, task_id)
@@ -207,6 +215,8 @@ def log(cli: CliContext, task_id: str, number: int | None, stream: str, *, follo
         task = cli.api.task(task_id)
     else:
         print_log(cli, source, run=number, stream=stream)
+    if stream != "stdout":
+        print_error(task, number)
     if cli.as_json:
         output.print_struct(task)
     return exit_codes.of_results([task.result]) if follow else exit_codes.OK
@@ -216,12 +226,15 @@ def log(cli: CliContext, task_id: str, number: int | None, stream: str, *, follo
 @_TASK_ARGUMENT
 @connected
 def why(cli: CliContext, task_id: str) -> None:
-    """Explain why a task is not running."""
-    explanation = cli.api.why(job_refs.task_id(cli, task_id))
+    """Explain why a task is not running, or why it has failed."""
+    task_id = job_refs.task_id(cli, task_id)
+    explanation = cli.api.why(task_id)
     if cli.as_json:
         output.print_struct(explanation)
         return
     output.echo(explanation.summary)
+    if explanation.state in FAILED:
+        _print_failure(cli, cli.api.task(task_id))
     if explanation.dimensions:
         output.echo()
         rows = [(step.dimension, step.left, step.removes) for step in explanation.dimensions]
@@ -237,6 +250,20 @@ def why(cli: CliContext, task_id: str) -> None:
             ],
             empty="",
         )
+
+
+def _print_failure(cli: CliContext, task: TaskInfo) -> None:
+    """How the deciding run of a failed task has ended: the exception of a function, or the last lines of a command."""
+    run = deciding_run(task)
+    if run is None:
+        return
+    code = f" with {exit_code_text(run.exit_code)}" if run.exit_code and run.error is None else ""
+    message = "" if run.error else str((run.evidence or {}).get("message", ""))
+    output.echo(f"Its run on {run.bot_id} ended {output.state(run.state)}{code}{f': {message}' if message else ''}")
+    output.echo()
+    for line in error_lines(run.error) or log_tail_lines(cli, task.task_id):
+        output.echo(line)
+    output.next_step(f"myrmidon task log {task.task_id}")
 
 
 @task.command()

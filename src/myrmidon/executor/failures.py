@@ -1,8 +1,11 @@
-"""Errors as documents: class, message, bases, arguments, and a traceback that begins in the user's code."""
+"""Errors as documents: class, message, bases, arguments, a traceback that begins in the user's code, and the line of
+that code that the exception passed last."""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 import traceback
 from types import TracebackType
 from typing import Any
@@ -15,6 +18,9 @@ _MAX_TRACEBACK = 32 << 10
 _MAX_ARGS = 4 << 10
 _OWN = ("myrmidon.executor.", "myrmidon.functions.")
 _MACHINERY = ("asyncio.", "importlib.")
+_LIBRARIES = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_MAX_PLACE = 500
 _PYTHON_BASES = {
     "std::bad_alloc": "builtins.MemoryError",
     "std::domain_error": "builtins.ValueError",
@@ -63,6 +69,7 @@ class LibraryFailed(Exception):
             "message": shorten(str(failure), _MAX_MESSAGE),
             "traceback": "",
             "bases": [base, "builtins.Exception"] if base else ["builtins.Exception"],
+            "place": "",
         }
 
 
@@ -77,6 +84,7 @@ def describe(error: BaseException) -> dict[str, Any]:
         "message": message,
         "traceback": "" if isinstance(error, LibraryProblem) else shorten(_traceback(error), _MAX_TRACEBACK),
         "bases": [class_name(one) for one in cls.__mro__[1:-1]],
+        "place": shorten(_place(error.__traceback__), _MAX_PLACE),
     }
     args = _plain_args(error)
     if args is not None:
@@ -138,6 +146,32 @@ def users_frames(trace: TracebackType | None) -> TracebackType | None:
     while begin is not None and f"{begin.tb_frame.f_globals.get('__name__')}.".startswith((*_OWN, *_MACHINERY)):
         begin = begin.tb_next
     return begin
+
+
+def _place(trace: TracebackType | None) -> str:
+    """The last line of the user's code that the exception has passed, as ``report.py:12 in parse``.
+
+    If it has passed none, the line of a library that raised it; empty without a traceback.
+    """
+    one = users_frames(trace)
+    last = user = None
+    while one is not None:
+        last = one
+        file = one.tb_frame.f_code.co_filename
+        if not file.startswith(_LIBRARIES) and not any(part in file for part in _PACKAGES):
+            user = one
+        one = one.tb_next
+    shown = user or last
+    if shown is None:
+        return ""
+    code = shown.tb_frame.f_code
+    return f"{_short_path(code.co_filename)}:{shown.tb_lineno} in {code.co_name}"
+
+
+def _short_path(file: str) -> str:
+    """The path below the folder or zip that Python has imported it from: the folders of two bots differ."""
+    above = [path for path in sys.path if path and file.startswith(path + os.sep)]
+    return file[len(max(above, key=len)) + 1 :] if above else os.path.basename(file)
 
 
 def forget(error: BaseException) -> None:

@@ -11,7 +11,8 @@ class FunctionError(Struct, frozen=True, kw_only=True):
     """The exception that a function has raised.
 
     ``type`` is its class as ``module.QualName``, ``bases`` are the classes that it is derived from, nearest first;
-    ``args`` are its arguments if they are JSON.
+    ``args`` are its arguments if they are JSON. ``place`` is the last line of the user's code that it has passed, as
+    ``report.py:12 in parse``; empty for functions of shared libraries.
     """
 
     type: str
@@ -19,3 +20,4 @@ class FunctionError(Struct, frozen=True, kw_only=True):
     traceback: str = ""
     bases: list[str] = []
     args: Any = None
+    place: str = ""

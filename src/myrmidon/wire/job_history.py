@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from myrmidon.wire.fields import Limit, Micros
+from myrmidon.wire.functions import FunctionError
 
 MAX_TIMES = 10_000
 
@@ -110,7 +111,11 @@ class FailureInfo(Struct, frozen=True, kw_only=True):
 
 
 class FailureGroup(Struct, frozen=True, kw_only=True):
-    """Tasks that have failed alike. ``tail`` has the last lines of the first one: stdout, then stderr."""
+    """Tasks that have failed alike: by the same exception at the same place, or by output that differs in numbers only.
+
+    ``message``, ``error`` and ``tail`` are those of the first one: in a line what happened, the exception of a
+    function, and the last lines of its log, stdout before stderr.
+    """
 
     state: str
     reason: str
@@ -119,6 +124,7 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
     num_tasks: int
     tasks: list[FailureInfo]
     tail: str
+    error: FunctionError | None = None
 
 
 class JobFailures(Struct, frozen=True, kw_only=True):

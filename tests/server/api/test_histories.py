@@ -12,6 +12,7 @@ from myrmidon.model.task_request import Payload
 from myrmidon.model.value import GroupOwner
 from myrmidon.scheduler import shared_values
 from myrmidon.server.api import task_selection
+from myrmidon.server.api.job_failures import telling_line
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import shared_value
 from myrmidon.store.views import listings
@@ -171,6 +172,66 @@ def test_failures_are_grouped_with_their_last_lines_and_the_last_success(app):
     assert {task["label"] for task in told["groups"][0]["tasks"]} == {"a", "b"}
     assert told["groups"][0]["tail"] == "last line\n\ufffd"
     assert app.get(f"/api/v1/jobs/{good}/failures").json == {"num_failed": 0, "groups": [], "last_success": None}
+
+
+def test_failures_of_functions_are_grouped_by_class_and_place_and_not_by_message(app):
+    worker = Worker(app)
+    job = a_job(app, a=[], b=[], c=[], d=[])
+    errors = {"a": (3, "parse"), "b": (7, "parse"), "c": (7, "load"), "d": (7, "load")}
+
+    def write(tx: Tx) -> None:
+        for label, (number, place) in errors.items():
+            error = f'{{"type": "builtins.ValueError", "message": "bad {number}", "place": "r.py:1 in {place}"}}'
+            tx.run(
+                "UPDATE task_runs SET error = :error"
+                " WHERE task_id = (SELECT task_id FROM task_labels WHERE label = :label)",
+                error=error,
+                label=label,
+            )
+
+    worker.run_all(dict.fromkeys("abcd", 1))
+    app.context.db.engine.write(write)
+    groups = app.get(f"/api/v1/jobs/{job}/failures").json["groups"]
+    found = {group["error"]["place"]: [task["label"] for task in group["tasks"]] for group in groups}
+    assert {place: sorted(labels) for place, labels in found.items()} == {
+        "r.py:1 in parse": ["a", "b"],
+        "r.py:1 in load": ["c", "d"],
+    }
+    assert {group["message"] for group in groups} <= {"ValueError: bad 3", "ValueError: bad 7"}
+
+
+def test_failures_of_commands_are_grouped_by_the_line_that_tells_most_without_its_numbers(app):
+    worker = Worker(app)
+    job = a_job(app, a=[], b=[], c=[], d=[])
+    output = {
+        "a": b"Error: timeout after 31 s on 'x'\nbye\n",
+        "b": b"Error: timeout after 7 s on 'yy'\n",
+        "c": b"",
+        "d": b"Error: disk full",
+    }
+    while run := worker.claim():
+        worker.finish(run, 1, output[worker.label(run)])
+    groups = app.get(f"/api/v1/jobs/{job}/failures").json["groups"]
+    found = {group["message"]: sorted(task["label"] for task in group["tasks"]) for group in groups}
+    assert next(iter(found.values())) == ["a", "b"]
+    assert found[""] == ["c"]
+    assert found["Error: disk full"] == ["d"]
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        ("ok\n\x1b[31mAssertionError: 3 != 4\x1b[0m\ncleaning up\n", "AssertionError: 3 != 4"),
+        (
+            "E       AssertionError: assert 3 == 4\n\ntests/test_cart.py:31: AssertionError\n",
+            "AssertionError: assert 3 == 4",
+        ),
+        ("one\ntwo\n", "two"),
+        ("", ""),
+    ],
+)
+def test_the_line_that_tells_most_is_the_last_error_with_a_text(log: str, line: str):
+    assert telling_line(log) == line
 
 
 def test_failures_show_no_secret(app):

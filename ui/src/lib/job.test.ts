@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { explainEnd } from "./evidence";
-import { groupFailures, tellingLine } from "./failures";
+import { tellingLine } from "./failures";
 import { axisTicks, criticalPath, rangeOf, sortRows, zoomed } from "./gantt";
 import { drawnGraph, keepPositions, labelPrefix, leadingState } from "./graph";
 import { ownTagsFirst } from "./tags";
@@ -129,16 +129,6 @@ describe("times of a job", () => {
 });
 
 describe("failures", () => {
-  const failed = (label: string, tail: string) => ({
-    label,
-    task_id: label,
-    state: "FAILED",
-    reason: "exit_code",
-    exit_code: 1,
-    bot_id: "b",
-    tail,
-  });
-
   it("finds the line that tells most", () => {
     expect(tellingLine("ok\n\x1b[31mAssertionError: 3 != 4\x1b[0m\ncleaning up\n")).toBe("AssertionError: 3 != 4");
     expect(tellingLine("E       AssertionError: assert 3 == 4\n\ntests/test_cart.py:31: AssertionError\n")).toBe(
@@ -146,17 +136,6 @@ describe("failures", () => {
     );
     expect(tellingLine("one\ntwo\n")).toBe("two");
     expect(tellingLine("")).toBe("");
-  });
-
-  it("groups failures that differ in numbers only", () => {
-    const groups = groupFailures([
-      failed("a", "Error: timeout after 31 s on 'x'"),
-      failed("b", "Error: timeout after 7 s on 'yy'"),
-      failed("c", "Error: disk full"),
-      failed("d", ""),
-    ]);
-    expect(groups.map((group) => group.tasks.map((task) => task.label))).toEqual([["a", "b"], ["c"], ["d"]]);
-    expect(groups[2]?.message).toBe("exit code 1, no output");
   });
 
   it("says why a run ended", () => {

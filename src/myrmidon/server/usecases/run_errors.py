@@ -28,6 +28,7 @@ def stored_error(error: FunctionError) -> str:
         traceback=_clean(error.traceback[-_MAX_TRACEBACK_CHARS:]),
         bases=[_clean(name[:_MAX_NAME_CHARS]) for name in error.bases[:_MAX_BASES]],
         args=error.args,
+        place=_clean(error.place[:_MAX_NAME_CHARS]),
     )
     for smaller in (clean, structs.replace(clean, args=None), structs.replace(clean, args=None, bases=[])):
         text = json.encode(smaller)
@@ -57,6 +58,7 @@ def show_error(text: str | None, forms: SecretForms | None) -> FunctionError | N
         traceback=forms.mask_text(error.traceback),
         bases=error.bases,
         args=_masked(error.args, forms),
+        place=forms.mask_text(error.place),
     )
 
 

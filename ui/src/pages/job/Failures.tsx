@@ -2,27 +2,25 @@ import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { get, type Schemas } from "../../api/client";
 import { useLive } from "../../api/live";
-import { fetchTail } from "../../api/tail";
 import { Empty, Loaded } from "../../components/Feedback";
 import { Panel } from "../../components/Panel";
 import { StateBadge, StateIcon } from "../../components/StateBadge";
 import { parseAnsi } from "../../lib/ansi";
-import { type FailedTask, type FailureGroup, groupFailures } from "../../lib/failures";
 import { plural } from "../../lib/format";
 import { isFinal } from "../../lib/states";
 import { showDuration } from "../../lib/time";
 import { type Job, useJob } from "./context";
 
-const STATES = ["FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "NO_RESOURCE", "CLIENT_ERROR"];
-const MAX_FAILURES = 200;
-const MAX_TAILS = 24;
+const MAX_SHOWN = 12;
+
+type FailureGroup = Schemas["FailureGroup"];
 
 /** What failed, grouped by what it says; the ends of the logs; what differs from the last success. */
 export function Failures() {
   const job = useJob();
   const failures = useLive<FailureGroup[]>({
     key: ["failures", job.job_id, job.num_failed],
-    fetch: (signal) => fetchFailures(job.job_id, signal),
+    fetch: async (signal) => (await get("/api/v1/jobs/{id}/failures", { path: { id: job.job_id }, signal })).groups,
     topics: [`job:${job.job_id}`],
     settled: () => isFinal(job.state),
     keepPrevious: true,
@@ -36,11 +34,7 @@ export function Failures() {
               <NoFailures job={job} />
             ) : (
               groups.map((group) => (
-                <Group
-                  key={`${group.message} ${group.tasks[0]?.task_id}`}
-                  group={group}
-                  first={job.first_failure?.task_id}
-                />
+                <Group key={group.tasks[0]?.task_id} group={group} first={job.first_failure?.task_id} />
               ))
             )
           }
@@ -50,20 +44,6 @@ export function Failures() {
         <Differences job={job} />
       </div>
     </div>
-  );
-}
-
-async function fetchFailures(id: string, signal: AbortSignal): Promise<FailureGroup[]> {
-  const { tasks } = await get("/api/v1/jobs/{id}/tasks", {
-    path: { id },
-    query: { state: STATES, limit: MAX_FAILURES },
-    signal,
-  });
-  const tails = await Promise.all(
-    tasks.slice(0, MAX_TAILS).map((task) => (task.run ? fetchTail(task.task_id, signal) : "")),
-  );
-  return groupFailures(
-    tasks.map((task, i): FailedTask => ({ ...task, exit_code: task.exit_code ?? null, tail: tails[i] ?? "" })),
   );
 }
 
@@ -78,21 +58,33 @@ function NoFailures({ job }: { job: Job }) {
 }
 
 function Group({ group, first }: { group: FailureGroup; first: string | undefined }) {
-  const lead = group.tasks.find((task) => task.task_id === first) ?? group.tasks[0];
+  const [lead] = group.tasks;
   if (!lead) return null;
-  const lines = lead.tail
+  const lines = group.tail
+    .trimEnd()
     .split("\n")
     .slice(-14)
-    .filter((line, i, all) => line || i < all.length - 1);
+    .filter((line, _, all) => line || all.length > 1);
   return (
     <section className="rounded border border-line">
       <div className="flex items-start gap-2 border-b border-line bg-bad-soft px-3 py-2">
         <StateIcon state={group.state} className="mt-0.5" />
         <h2 className="min-w-0 flex-1 font-mono text-xs leading-5 text-bad [overflow-wrap:anywhere]">
-          {group.message}
+          {group.message || plainMessage(group)}
+          {group.error?.place && <span className="block text-dim">raised at {group.error.place}</span>}
         </h2>
-        <span className="whitespace-nowrap text-bad">{plural(group.tasks.length, "task")}</span>
+        <span className="whitespace-nowrap text-bad">{plural(group.num_tasks, "task")}</span>
       </div>
+      {group.error?.traceback && (
+        <pre
+          role="group"
+          tabIndex={0}
+          aria-label={`The traceback of ${lead.label}`}
+          className="max-h-64 overflow-auto border-b border-line p-2 font-mono text-xs whitespace-pre-wrap [overflow-wrap:anywhere]"
+        >
+          {group.error.traceback}
+        </pre>
+      )}
       {lines.length > 0 && (
         <pre
           role="group"
@@ -112,7 +104,7 @@ function Group({ group, first }: { group: FailureGroup; first: string | undefine
         </pre>
       )}
       <ul className="divide-y divide-line">
-        {group.tasks.slice(0, 12).map((task) => (
+        {group.tasks.slice(0, MAX_SHOWN).map((task) => (
           <li key={task.task_id} className="flex flex-wrap items-center gap-x-3 px-3 py-1">
             <Link
               to="/tasks/$id"
@@ -121,8 +113,8 @@ function Group({ group, first }: { group: FailureGroup; first: string | undefine
             >
               {task.label}
             </Link>
-            <StateBadge state={task.state} />
-            {task.exit_code !== null && task.exit_code !== 0 && (
+            <StateBadge state={group.state} />
+            {!group.error && task.exit_code !== null && task.exit_code !== 0 && (
               <span className="text-dim">exit code {task.exit_code}</span>
             )}
             {task.task_id === first && <span className="text-dim">the first failure</span>}
@@ -133,10 +125,18 @@ function Group({ group, first }: { group: FailureGroup; first: string | undefine
             )}
           </li>
         ))}
-        {group.tasks.length > 12 && <li className="px-3 py-1 text-dim">and {group.tasks.length - 12} more</li>}
+        {group.num_tasks > MAX_SHOWN && (
+          <li className="px-3 py-1 text-dim">and {group.num_tasks - Math.min(MAX_SHOWN, group.tasks.length)} more</li>
+        )}
       </ul>
     </section>
   );
+}
+
+/** How the tasks ended if nothing says why: no exception, no words of the bot and no output. */
+function plainMessage(group: FailureGroup): string {
+  if (group.exit_code) return `exit code ${group.exit_code}`;
+  return (group.reason || group.state.toLowerCase()).replaceAll("_", " ");
 }
 
 /** What differs from the last job of the same name that succeeded. */

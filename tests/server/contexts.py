@@ -123,9 +123,7 @@ class BotClient:
         return await logs.upload_log(self.context, call)
 
     def _call(self, body: Any) -> Call:
-        return Call(
-            now=self.context.now(), who=self.who, body=body, headers={"authorization": f"Bearer {self.credential}"}
-        )
+        return Call(now=self.context.now(), who=self.who, body=body, bearer=self.credential)
 
 
 def of_credential(context: ServerContext, credential: str) -> Identity:

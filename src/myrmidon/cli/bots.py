@@ -75,7 +75,7 @@ def _row(bot: BotSummary) -> tuple[object, ...]:
 
 def _work(bot: BotSummary) -> str:
     """The names of the tasks that a bot runs; the ids of those that have no name."""
-    names = [task.name or task.run for task in bot.tasks] or bot.runs  # servers of the previous release send ids only
+    names = [task.name or task.run for task in bot.tasks]
     more = len(names) - _SHOWN_TASKS
     return ", ".join(names[:_SHOWN_TASKS]) + (f" and {more} more" if more > 0 else "")
 
@@ -117,7 +117,7 @@ def show_bot(cli: CliContext, bot_id: str, events: int) -> None:
             ("state", output.state(bot.status)),
             ("quarantined", bot.quarantined),
             ("maintenance", bot.maintenance),
-            ("runs", "  ".join(f"{task.run} {task.name}".rstrip() for task in bot.tasks) or " ".join(bot.runs)),
+            ("runs", "  ".join(f"{task.run} {task.name}".rstrip() for task in bot.tasks)),
             ("seen", output.ago(bot.last_seen_at)),
             ("first seen", output.local_time(bot.first_seen_at)),
             ("address", bot.address),

@@ -76,7 +76,7 @@ def _findings(cli: CliContext) -> Iterator[Finding]:
         return
     yield Finding("token", "ok", f"{info.who} with role {info.role}, from {cli.endpoint.token_source}.")
     yield _clock(info.time / 1e6, before, time.time())
-    if info.retention_waits_until:  # servers of the previous release do not report it
+    if info.retention_waits_until:
         yield _retention(info.retention_waits_until - info.time)
     yield _local_disk() if info.disk_free is None else _disk(info.disk_free, "the server's data folder")
     for check in (_servers, _bots, _lost_runs, _releases, _queues, _sinks):

@@ -216,13 +216,11 @@ def test_functions_beside_each_other(link: dict[str, Any], work: Work, expected:
         (SEEN, BESIDE._replace(stop_waits=True), Wait(0.25)),
         (SEEN, BESIDE._replace(directive=True), WAIT_FOR_STOP),
         (SEEN, BESIDE._replace(wanted=0), WAIT_FOR_STOP),
-        ({**SEEN, "limits_claims": False}, BESIDE, WAIT_FOR_STOP),
         (DRAINED, FULL, FOR_COMMANDS),
         ({}, FULL, Exchange(n=8, accepts="commands")),
         (DRAINED, FULL._replace(queued=1), WAIT_FOR_STOP),
         (DRAINED, FULL._replace(run="r2", begun=NOW - 0.1), Wait(0.25)),
         (DRAINED, FULL._replace(directive=True), WAIT_FOR_STOP),
-        ({**DRAINED, "limits_claims": False}, FULL, WAIT_FOR_STOP),
         ({"drained": {"functions"}}, FULL, Exchange(n=8, accepts="commands")),
     ],
 )
@@ -256,18 +254,15 @@ def test_a_claim_that_finds_no_more_says_so_for_the_kinds_that_it_accepts():
 
 
 @pytest.mark.parametrize(
-    ("body", "returns", "left"),
+    ("body", "left"),
     [
-        ({"n": 2, "wait_s": 9.0}, True, None),
-        ({"n": 2, "wait_s": 9.0}, False, 0.0),
-        ({"wait_s": 9.0}, False, None),
-        ({"n": 2, "wait_s": 9.0, "reports": [{}]}, True, 0.0),
+        ({"n": 2, "wait_s": 9.0}, None),
+        ({"wait_s": 9.0}, None),
+        ({"n": 2, "wait_s": 9.0, "reports": [{}]}, 0.0),
     ],
 )
-def test_an_interrupted_request_is_repeated_only_if_something_would_be_lost(
-    body: dict[str, Any], returns: bool, left: float | None
-):
-    link = a_link(pending=a_request(**body), returns_unreceived=returns)
+def test_an_interrupted_request_is_repeated_only_if_something_would_be_lost(body: dict[str, Any], left: float | None):
+    link = a_link(pending=a_request(**body))
     link.interrupted()
     assert (link.pending.body["wait_s"] if link.pending is not None else None) == left
 

@@ -357,7 +357,7 @@ def test_a_bot_that_gets_the_first_part_of_a_long_submit_is_told_that_more_comes
     run(story, context)
 
 
-@pytest.mark.parametrize("bad", [b'"\xff"', b"1e999", b"[" * 100_000 + b"]" * 100_000])
+@pytest.mark.parametrize("bad", [b'"\xff"', b"1e999"])
 def test_a_task_that_cannot_be_read_harms_no_other_of_its_submit(context, bad):
     async def story():
         good = msgspec.Raw(msgspec.json.encode(a_task()))
@@ -429,9 +429,8 @@ def test_orders_reach_a_held_poll(context):
             terminate_bot, bot_id="b1", group_id=group, task_id=made, reason="", authenticated="another server"
         )
         await asyncio.to_thread(context.db.engine.write, partial(order, now=context.now(), ids=context.ids))
-        assert (await poll)["order"] == "terminate"  # found by the service, without a word from the caller
-        assert (await bot.exchange(wait_s=POLL_S))["order"] == "terminate"
-        assert (await bot.heartbeat()).order == "terminate"
+        [task] = (await poll)["tasks"]  # found by the background work: nothing here has notified the hub
+        assert task["terminate"]
         bot.session = 2
         await bot.shake()
         assert (await bot.exchange())["order"] is None, "started again it may stay"

@@ -10,7 +10,7 @@ from typing import Any
 
 from myrmidon.bot.link.directives import Directives
 from myrmidon.bot.link.exchange_request import ExchangeRequest
-from myrmidon.bot.link.link_state import ANY, FUNCTIONS, LinkState, Stop
+from myrmidon.bot.link.link_state import ANY, LinkState, Stop
 from myrmidon.bot.run.command_watcher import CommandWatcher
 from myrmidon.bot.run.run_queue import RunQueue
 from myrmidon.bot.storage.log_spool import LogSpool
@@ -105,8 +105,6 @@ class Answers:
         if tasks:
             self.link.received = request.body["nonce"]
         accepts = request.body.get("accepts", ANY)
-        if not all(_is_accepted(task, accepts) for task in new_tasks):
-            self.link.limits_claims = False
         if request.body["n"]:
             self.link.claim_answered(accepts, has_more=bool(new_tasks and answer.get("more", True)))
         if any("terminate" in task and task["terminate"] for task in new_tasks):
@@ -176,8 +174,3 @@ class Answers:
             if command.end_request is None:
                 log.info("ending %s: %s", command.run, reason)
             command.request_end(reason, 0.0)
-
-
-def _is_accepted(task: dict[str, Any], accepts: str) -> bool:
-    """Whether a task is of a kind that a claim has accepted."""
-    return accepts == ANY or (accepts == FUNCTIONS) == bool(task.get("function"))

@@ -92,11 +92,10 @@ class LinkState:
     last two. ``failures``: failed calls since the last successful one; the next call is made ``retry_s`` after
     ``failed_at``. ``unreachable``: the server cannot take output now.
 
-    ``drained``: for which kinds of claims the last one has found no more tasks. ``limits_claims``: the server heeds
-    which kinds of tasks a claim accepts; without that, nothing is claimed while only one kind could run.
-    ``received``: the nonce of the last claim whose tasks were received; ``returns_unreceived``: the server gives back
-    the tasks of later ones. ``active_at``: when tasks were last received. ``start_reported``: the last run reported as
-    started. ``stop``: the order to end a run that is being carried out.
+    ``drained``: for which kinds of claims the last one has found no more tasks. ``received``: the nonce of the last
+    claim whose tasks were received; the server gives back the tasks of later ones. ``active_at``: when tasks were last
+    received. ``start_reported``: the last run reported as started. ``stop``: the order to end a run that is being
+    carried out.
     ``poll_after``: no request waits for a stop of this run before this time, because the server has answered the last
     one early and without news.
 
@@ -107,9 +106,8 @@ class LinkState:
 
     __slots__ = (
         "active_at", "contact_at", "drained", "events_after", "failed_at", "failures", "has_session", "heartbeat_s",
-        "inline_logs", "limits_claims", "log_resume_at", "log_sent_at", "log_stream", "nonce", "pending", "poll_after",
-        "poll_s", "received", "reported_health", "retry_s", "returns_unreceived", "silent_s", "start_reported", "stop",
-        "unreachable",
+        "inline_logs", "log_resume_at", "log_sent_at", "log_stream", "nonce", "pending", "poll_after", "poll_s",
+        "received", "reported_health", "retry_s", "silent_s", "start_reported", "stop", "unreachable",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -125,9 +123,7 @@ class LinkState:
         self.retry_s = 0.0
         self.unreachable = False
         self.drained: frozenset[str] = frozenset()
-        self.limits_claims = True
         self.received = 0
-        self.returns_unreceived = False
         self.start_reported = ""
         self.stop: Stop | None = None
         self.poll_after = 0.0
@@ -139,22 +135,13 @@ class LinkState:
 
     # ---------------------------------------------------------------- calls
 
-    def session_begun(
-        self,
-        now: float,
-        poll_s: float,
-        heartbeat_s: float,
-        health: Health = (None, None),
-        *,
-        returns_unreceived: bool = False,
-    ) -> None:
+    def session_begun(self, now: float, poll_s: float, heartbeat_s: float, health: Health = (None, None)) -> None:
         """A handshake was accepted. This does not end a series of failures: the next call may be rejected again."""
         self.has_session = True
         self.reported_health = health
         self.inline_logs = True
         self.poll_s = poll_s
         self.heartbeat_s = heartbeat_s
-        self.returns_unreceived = returns_unreceived
         self._record_contact(now)
 
     def answered(self, now: float) -> None:
@@ -182,12 +169,12 @@ class LinkState:
     def interrupted(self) -> None:
         """The pending request was given up, because there is something else to send.
 
-        Reports must be repeated, and so must a claim if the server would not give back what it has claimed.
+        Reports must be repeated. The server gives back what a claim has taken whose answer was not received.
         """
         pending = self.pending
         if pending is None:
             return
-        if pending.body["reports"] or (pending.body["n"] and not self.returns_unreceived):
+        if pending.body["reports"]:
             pending.stop_waiting()
         else:
             self.pending = None

@@ -168,7 +168,7 @@ def _has_stuck_commands(work: Work, now: float) -> bool:
     return bool(work.run and work.queued) and now - work.begun > GIVE_BACK_AFTER_S
 
 
-def _claim(link: LinkState, work: Work, now: float) -> Exchange | None:
+def _claim(work: Work, now: float) -> Exchange | None:
     """A claim of what the bot can take now; None if that is nothing.
 
     Beside a command that takes long it takes functions, and while all slots are busy it takes commands.
@@ -178,8 +178,6 @@ def _claim(link: LinkState, work: Work, now: float) -> Exchange | None:
     takes_commands = work.queued <= work.refill_threshold and not _command_is_long(work, now)
     if takes_commands and work.wanted:
         return Exchange(n=work.claim_size)
-    if not link.limits_claims and work.has_slots:
-        return None
     if work.wanted:
         return Exchange(n=work.wanted, accepts=FUNCTIONS)
     return Exchange(n=work.command_size, accepts=COMMANDS) if takes_commands else None
@@ -193,7 +191,7 @@ def _results_due(link: LinkState, work: Work, now: float) -> bool:
 
 
 def _during_short_tasks(link: LinkState, work: Work, now: float) -> Action:
-    claim = _claim(link, work, now)
+    claim = _claim(work, now)
     takes_all = claim is not None and (claim.accepts == ANY or not work.has_slots)
     if claim is not None and takes_all and claim.accepts not in link.drained:
         return claim._replace(holds=False)
@@ -206,7 +204,7 @@ def _during_long_runs(link: LinkState, work: Work, now: float) -> Action:
     """A command or functions run long: report their start, deliver their output, claim beside them, send heartbeats."""
     if work.stuck_functions or _has_stuck_commands(work, now):
         return GiveBack()
-    claim = _claim(link, work, now)
+    claim = _claim(work, now)
     if work.unreported or (_command_is_long(work, now) and link.start_reported != work.run):
         return _replace_claim(Exchange(start=True), claim)
     if claim is not None and claim.accepts not in link.drained:

@@ -238,7 +238,6 @@ class SessionLoop:
             float(answer.get("poll_s", link.poll_s)),
             float(answer.get("heartbeat_s", link.heartbeat_s)),
             health,
-            returns_unreceived=bool(answer.get("returns_unreceived")),
         )
         status.apply_handshake(answer)
         log.info("handshake done: bot %s, session %d", startup.bot_id, self.session)

@@ -100,10 +100,5 @@ class WorkReader:
         return ""
 
     def _health_changed(self) -> bool:
-        """Whether a handshake is needed to report changes of the bot.
-
-        Other changes than those of its health are sent with the next poll, except to a server without config versions.
-        """
-        status = self.status
-        old_server = status.config is None and status.has_changes()
-        return old_server or status.health_reasons() != self.link.reported_health
+        """Whether a handshake is needed to report changes of the bot's health; others are sent with the next poll."""
+        return self.status.health_reasons() != self.link.reported_health

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from myrmidon.model.ids import Micros
-from myrmidon.model.task_result import Finish
-from myrmidon.scheduler import report as reporting
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.botapi.assigned_run import is_terminate
@@ -49,35 +47,18 @@ def directive_for(context: ServerContext, bot: ConnectedBot) -> str | None:
 
 
 async def record_directive(
-    context: ServerContext,
-    bot: ConnectedBot,
-    tasks: Sequence[Claimed],
-    directive: str | None,
-    *,
-    supports_terminate_tasks: bool,
-) -> tuple[list[Claimed], str | None]:
-    """Record an event for a directive or terminate task; returns the tasks and the directive to send.
-
-    A bot of an older version does not support terminate tasks: it gets the directive instead, and the task is finished
-    for it.
-    """
-    bot_id, now = bot.bot_id, context.now()
-    terminate_tasks = [task for task in tasks if is_terminate(task)]
-    kind = "bot_terminate" if terminate_tasks else EVENT_KINDS.get(directive or "")
-    replaced = [] if supports_terminate_tasks else terminate_tasks
+    context: ServerContext, bot: ConnectedBot, tasks: Sequence[Claimed], directive: str | None
+) -> None:
+    """Record an event of the bot for a directive or a terminate task that it gets."""
+    terminate = next((task.work.name for task in tasks if is_terminate(task)), None)
+    kind = "bot_terminate" if terminate is not None else EVENT_KINDS.get(directive or "")
+    if kind is None:
+        return
+    now = context.now()
 
     def write(tx: Tx) -> None:
-        if replaced:
-            finishes = [Finish(task_id=task.task_id, run=task.run, token=task.token, exit_code=0) for task in replaced]
-            reporting.report(tx, bot_id, finishes, session=bot.session, now=now, ids=context.ids, rules=context.rules)
-            bots.set_terminating_session(tx, bot_id, bot.session)
-        row = bots.read(tx, bot_id)
-        if row is not None and kind is not None:
-            message = terminate_tasks[0].work.name if terminate_tasks else ""
-            bot_event.insert(tx, row, context.ids.next(now), at=now, kind=kind, message=message)
+        row = bots.read(tx, bot.bot_id)
+        if row is not None:
+            bot_event.insert(tx, row, context.ids.next(now), at=now, kind=kind, message=terminate or "")
 
     await context.db.write(write)
-    if not replaced:
-        return list(tasks), directive
-    bot.directive = "terminate"
-    return [task for task in tasks if task not in replaced], "terminate"

@@ -68,13 +68,7 @@ async def exchange(context: ServerContext, call: Call) -> bytes:
     if not (result.urgent or result.stop or result.replies or log_lengths):
         return EMPTY_RESPONSE
     if result.directive in EVENT_KINDS or any(is_terminate(task) for task in result.tasks):
-        result.tasks, result.directive = await record_directive(
-            context,
-            result.bot,
-            result.tasks,
-            result.directive,
-            supports_terminate_tasks=request.config is not None,
-        )
+        await record_directive(context, result.bot, result.tasks, result.directive)
     release = rollout.release_for(context, bot_id) if result.directive == "update" else None
     return encode(
         ExchangeResponse(

@@ -158,7 +158,6 @@ def _to_response(context: ServerContext, accepted: Accepted, group: BotGroupConf
         zip_hmac=zip_hmac(credential, release),
         poll_s=context.settings.poll_s,
         heartbeat_s=context.settings.heartbeat_s,
-        returns_unreceived=True,
         server_time=now,
         server_version=VERSION,
         config=group.version,

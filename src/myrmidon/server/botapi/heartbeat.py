@@ -33,7 +33,7 @@ async def heartbeat(context: ServerContext, call: Call) -> HeartbeatResponse:
     await record_config_version(context, bot_id, body.session, body.config)
     result = await write_exchange(context, bot_id, request, connected_bot(context, bot_id, body.session))
     if result.directive in EVENT_KINDS:
-        await record_directive(context, result.bot, (), result.directive, supports_terminate_tasks=True)
+        await record_directive(context, result.bot, (), result.directive)
     release = rollout.release_for(context, bot_id) if result.directive == "update" else None
     return HeartbeatResponse(
         stop=[show_run(task_id, run) for task_id, run in result.stop],

@@ -210,8 +210,6 @@ class HandshakeResponse(Struct, kw_only=True, frozen=True):
     zip_hmac: str
     poll_s: float
     heartbeat_s: float
-    returns_unreceived: bool
-    """A claim that the bot has given up need not be repeated: the server gives its runs back."""
     server_time: Micros
     server_version: str
     config: str

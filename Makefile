@@ -12,12 +12,14 @@ UV_VERSION := 0.13.7
 # Each stays on one processor: two for each of two processors keep both busy while a test waits.
 WORKERS ?= 4
 # A whole run that takes longer than this has hung: it is interrupted and reports what it was doing.
-TEST_LIMIT ?= 2400
+TEST_LIMIT ?= 1200
+ALL_LIMIT ?= 2400
 LOAD_LIMIT ?= 3600
 SOAK_LIMIT ?= 86400
 ROUNDS ?= 3
 PYTEST_ARGS ?=
-PYTEST := $(PYTHON) -m pytest -n $(WORKERS) --dist worksteal
+# A file stays with one worker, so that what its tests share is started once.
+PYTEST := $(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 LIMIT = timeout --foreground --signal=INT --kill-after=60
 
 .PHONY: help
@@ -25,14 +27,18 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: $(VENV)/ready servers ui-or-not ## All tests on the three databases, and the coverage of every package
+test: $(VENV)/ready servers ui-or-not ## The short suite: each promise once, on the three databases
+	$(LIMIT) $(TEST_LIMIT) $(PYTEST) $(PYTEST_ARGS)
+
+.PHONY: test-all
+test-all: $(VENV)/ready servers ui-or-not ## All tests, and the coverage of every package
 	@rm -rf .coverage
-	MYRMIDON_COVERAGE=1 $(LIMIT) $(TEST_LIMIT) $(PYTEST) $(PYTEST_ARGS)
+	MYRMIDON_COVERAGE=1 $(LIMIT) $(ALL_LIMIT) $(PYTEST) --all $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory coverage-report
 
 .PHONY: test-under-load
 test-under-load: $(VENV)/ready servers ## All tests ROUNDS times while stress-ng loads processors and disk
-	tools/test-under-load $(ROUNDS) $(LIMIT) $(LOAD_LIMIT) $(PYTEST) $(PYTEST_ARGS)
+	tools/test-under-load $(ROUNDS) $(LIMIT) $(LOAD_LIMIT) $(PYTEST) --all $(PYTEST_ARGS)
 
 .PHONY: soak
 soak: $(VENV)/ready servers ## The long versions of the tests
@@ -49,9 +55,9 @@ check: $(VENV)/ready ## Lint, the import contract, types and the structure tests
 	@$(MAKE) --no-print-directory ui-check
 
 .PHONY: coverage
-coverage: $(VENV)/ready servers ## Only the branch coverage (part of `make test`)
+coverage: $(VENV)/ready servers ## Only the branch coverage (part of `make test-all`)
 	@rm -rf .coverage
-	MYRMIDON_COVERAGE=1 $(LIMIT) $(TEST_LIMIT) $(PYTEST) -q -m "not untraced" $(PYTEST_ARGS)
+	MYRMIDON_COVERAGE=1 $(LIMIT) $(ALL_LIMIT) $(PYTEST) --all -q -m "not untraced" $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory coverage-report
 
 .PHONY: coverage-report

@@ -8,7 +8,8 @@
     open_test_db the way to open any of these URLs, closed when the test ends
     clock, ids   virtual time and an IdSource
 
-`--soak` lets the tests marked `soak` run; `--databases sqlite,mariadb` leaves servers out. Only one migrated
+What runs is decided here, in ``_is_chosen``: the short suite, which covers each promise once, or all tests with
+`--all`; `--soak` lets the tests marked `soak` run; `--databases sqlite,mariadb` leaves servers out. Only one migrated
 database per worker and server exists: a test that changes its tables takes `new_db_url` instead.
 """
 
@@ -19,6 +20,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -27,6 +29,11 @@ import pytest
 from tests import databases, servers, tracing
 
 START = 1_767_225_600_000_000  # 2026-01-01, in Micros
+ROOT = Path(__file__).parent
+ON_EVERY_DATABASE = ("store", "scheduler", "plans", "races")
+"""Folders with the statements and transactions that can differ between databases; marker `every_database` elsewhere."""
+LONGEST_FIRST = ("sim", "ui", "functions", "native", "crash", "races", "bot", "cli", "executor", "relays", "graphs")
+"""Folders whose files take a minute or more. They start first, so that the workers end at about the same time."""
 
 
 class Clock:
@@ -160,6 +167,7 @@ def server_databases() -> Iterator[Callable[[str], databases.ServerDatabase]]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run all tests, not only the short suite")
     parser.addoption("--soak", action="store_true", help="run the tests marked soak as well")
     parser.addoption(
         "--databases", default=",".join(databases.DIALECTS), help="comma-separated; the others are skipped"
@@ -206,12 +214,39 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--soak"):
-        return
-    soak = [item for item in items if item.get_closest_marker("soak")]
-    if soak:
-        config.hook.pytest_deselected(items=soak)
-        items[:] = [item for item in items if not item.get_closest_marker("soak")]
+    chosen: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    database_of: dict[str, str] = {}
+    for item in items:
+        (chosen if _is_chosen(config, item, database_of) else left_out).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = sorted(chosen, key=_place)
+
+
+def _is_chosen(config: pytest.Config, item: pytest.Item, database_of: dict[str, str]) -> bool:
+    """Whether a test runs: see the markers in pyproject.toml, and "Test" in CONTRIBUTING.md."""
+    if item.get_closest_marker("soak"):
+        return bool(config.getoption("--soak"))
+    if config.getoption("--all") or config.getoption("--soak"):
+        return True
+    if item.get_closest_marker("full"):
+        return False
+    case = getattr(item, "callspec", None)
+    dialect = case.params.get("dialect") if case else None
+    if dialect is None or _folder(item) in ON_EVERY_DATABASE or item.get_closest_marker("every_database"):
+        return True
+    if dialect not in _wanted(config):
+        return False
+    return database_of.setdefault(item.nodeid.replace(dialect, ""), dialect) == dialect
+
+
+def _place(item: pytest.Item) -> int:
+    folder = _folder(item)
+    return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(ROOT).parts[0]
 
 
 def pytest_collection_finish() -> None:

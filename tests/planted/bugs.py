@@ -448,13 +448,13 @@ def _compiled() -> Path:
     return folder / "src"
 
 
-def run_tests(sources: Path, tests: list[str], databases: str) -> subprocess.CompletedProcess[str]:
-    """The tests of this tree on other sources."""
+def run_tests(sources: Path, tests: list[str], databases: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """The tests of this tree on other sources; those that only `--all` runs are left out."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MYRMIDON_", "PYTEST_", "COV_"))}
     env["PYTHONPATH"] = str(sources)
     env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     given = ["-x", "-q", "-p", "no:cacheprovider", "--tb=line", "--databases", databases]
-    command = [sys.executable, "-m", "pytest", *given, *tests]
+    command = [sys.executable, "-m", "pytest", *given, *options, *tests]
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=300)
 
 

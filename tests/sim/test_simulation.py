@@ -17,6 +17,9 @@ from tests.sim.run import NUM_BOTS, NUM_SERVERS, run
 CHUNK = 10
 SQLITE_SEEDS = 500
 SERVER_SEEDS = 50
+SHORT = 60
+SERVER_SHORT = 4
+"""Seeds of the short suite, on SQLite and on each server."""
 SOAK_SEEDS = 10_000
 SOAK_CHUNK = 100
 SERVER_CHUNK = 2
@@ -37,14 +40,18 @@ def simulate(seeds: range, kind: str, fresh: Callable[[], AbstractContextManager
     return struck
 
 
-def chunks(n: int, size: int) -> list[Any]:
-    starts = range(0, n, size)
-    return [pytest.param(range(at, min(at + size, n)), id=f"{at}-{min(at + size, n) - 1}") for at in starts]
+def chunks(n: int, size: int, *, short: int = 0) -> list[Any]:
+    """The seeds below n in chunks; the short suite has those below `short`."""
+    parts = [range(at, min(at + size, n)) for at in range(0, n, size)]
+    return [
+        pytest.param(part, id=f"{part[0]}-{part[-1]}", marks=[pytest.mark.full] if part[0] >= short else [])
+        for part in parts
+    ]
 
 
 @pytest.mark.untraced
 @pytest.mark.parametrize("dialect", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("seeds", chunks(SQLITE_SEEDS, CHUNK))
+@pytest.mark.parametrize("seeds", chunks(SQLITE_SEEDS, CHUNK, short=SHORT))
 def test_every_seed_keeps_all_promises_on_sqlite(seeds: range, dialect: str) -> None:
     struck = simulate(seeds, dialect, in_memory)
     assert all(struck[name] for name in OF_CALLS if name != "server killed inside a call"), struck
@@ -53,7 +60,7 @@ def test_every_seed_keeps_all_promises_on_sqlite(seeds: range, dialect: str) -> 
 
 @pytest.mark.untraced
 @pytest.mark.parametrize("dialect", ["postgresql", "mariadb"], indirect=True)
-@pytest.mark.parametrize("seeds", chunks(SERVER_SEEDS, SERVER_CHUNK))
+@pytest.mark.parametrize("seeds", chunks(SERVER_SEEDS, SERVER_CHUNK, short=SERVER_SHORT))
 def test_every_seed_keeps_all_promises_on_a_server(
     seeds: range, dialect: str, server_databases: Callable[[str], databases.ServerDatabase]
 ) -> None:

@@ -89,7 +89,7 @@ class Checker:
     def __init__(self) -> None:
         self._tasks: dict[int, tuple[Any, ...]] = {}
         self._jobs: dict[int, tuple[Any, ...]] = {}
-        self._told: dict[int, tuple[int, str, int]] = {}
+        self._told: dict[int, tuple[int, str, Any]] = {}
         self._owed: set[int] = set()
         self.checked = 0
         """How many tasks the last check looked at."""
@@ -219,7 +219,7 @@ class _Page:
         self.num_parts = _by_subject(tx.all(NUM_PARTS, ids=readers)) if readers else {}
         self.delegated = {task_id for task_id, state in tx.all(DELEGATED, ids=writers)} if writers else set()
 
-    def problems(self, told: dict[int, tuple[int, str, int]]) -> list[str]:
+    def problems(self, told: dict[int, tuple[int, str, Any]]) -> list[str]:
         found: list[str] = []
         for task in self.tasks.values():
             request = self.requests.get(task.id)
@@ -339,7 +339,7 @@ class _Page:
         if task.job_id is None and task.state == TaskState.WAITING and task.satisfied and not task.held:
             yield "waits for nothing"
 
-    def _events(self, task: TaskResult, told: dict[int, tuple[int, str, int]]) -> Iterable[str]:
+    def _events(self, task: TaskResult, told: dict[int, tuple[int, str, Any]]) -> Iterable[str]:
         events = self.told.get(task.id, [])
         if self._staged(task):
             if task.seq or events:
@@ -463,7 +463,7 @@ COUNTS = """
 """
 
 
-def _job_problems(tx: Tx, ids: Sequence[int], world: _World, told: dict[int, tuple[int, str, int]]) -> list[str]:
+def _job_problems(tx: Tx, ids: Sequence[int], world: _World, told: dict[int, tuple[int, str, Any]]) -> list[str]:
     counts = _by_subject(tx.all(COUNTS, ids=ids))
     events = _by_subject(tx.all(TOLD, ids=ids))
     found: list[str] = []
@@ -501,13 +501,14 @@ def _job_counts(job: Job, counts: Sequence[tuple[Any, ...]]) -> Iterable[str]:
         yield "waits for a retry that nobody will make"
 
 
-def _job_events(job: Job, events: Sequence[tuple[Any, ...]], told: dict[int, tuple[int, str, int]]) -> Iterable[str]:
+def _job_events(job: Job, events: Sequence[tuple[Any, ...]], told: dict[int, tuple[int, str, Any]]) -> Iterable[str]:
+    """Replay the events of a job: their states, and at the end the state of its graph and what blocks it."""
     if job.staged:
         if job.seq or events:
             yield f"is staged, but has {len(events)} events"
         return
-    last, state, _ = told.get(job.id, (0, "", 0))
-    for _, seq, _, kind, next_state, _ in events:
+    last, state, shown = told.get(job.id, (0, "", None))
+    for _, seq, _, kind, next_state, body in events:
         if seq <= last:
             continue
         if kind != "job" or seq != last + 1:
@@ -515,11 +516,14 @@ def _job_events(job: Job, events: Sequence[tuple[Any, ...]], told: dict[int, tup
         first = JobState.RUNNING if not state else None
         if next_state not in ([first] if first else [state, *JOB_MOVES[JobState(state)]]):
             yield f"went from {state or 'nothing'} to {next_state} at {seq}"
-        last, state = seq, next_state
+        said = json.decode(body)
+        last, state, shown = seq, next_state, (said["view"], said.get("blocked_by"))
     if (last, state) != (job.seq, job.state):
         yield f"is told to be {state} at {last}"
+    if shown != (job.view, job.blocked_by):
+        yield f"is told to be {shown} at {last}, and is {(job.view, job.blocked_by)}"
     yield from _positions_of(events)
-    told[job.id] = (last, state, 0)
+    told[job.id] = (last, state, shown)
 
 
 # ---------------------------------------------------------------- rows that must not be there
@@ -548,6 +552,14 @@ BROKEN = {
           JOIN task_results r ON r.id = i.task_id
           LEFT JOIN job_to_shared_value_ref f ON f.id = i.shared_value_id AND f.job_id = r.job_id
          WHERE f.id IS NULL""",
+    "7 a job names a task that has not failed, or none of those that have": """
+        SELECT j.id, j.state, j.blocked_by FROM jobs j
+         WHERE j.state IN ('RUNNING', 'FAILED', 'SUCCEEDED') AND j.staged = 0 AND j.num_chunked_work = 0
+           AND (j.blocked_by IS NULL) <> (j.num_failed = 0)
+        UNION ALL
+        SELECT j.id, j.state, j.blocked_by FROM jobs j JOIN task_results r ON r.id = j.blocked_by
+         WHERE j.state IN ('RUNNING', 'FAILED', 'SUCCEEDED') AND j.num_chunked_work = 0
+           AND r.state IN ('WAITING', 'READY', 'RUNNING', 'SUCCEEDED')""",
     "4 a webhook counts its waiting messages wrongly, or nobody will send them": """
         SELECT w.id, w.num_pending, w.next_at FROM webhooks w
          WHERE w.num_pending <> (
@@ -697,7 +709,8 @@ DANGLING_TEXT = """
 KEYS = """
     SELECT k.request_key, k.subject FROM request_keys k
       LEFT JOIN task_results r ON r.id = k.subject LEFT JOIN jobs j ON j.id = k.subject
-     WHERE r.id IS NULL AND j.id IS NULL AND k.subject > 0
+      LEFT JOIN shared_values v ON v.id = k.subject
+     WHERE r.id IS NULL AND j.id IS NULL AND v.id IS NULL AND k.subject > 0
 """
 EVENTS = """
     SELECT o.subject, o.seq FROM outbox o

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import pytest
+from msgspec import json
 
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, UnknownFile, WrongState
+from myrmidon.model.ids import show_task
 from myrmidon.model.value import GroupOwner
 from myrmidon.scheduler import cancel, job_codes, rerun, resource_groups, retention, shared_values
-from myrmidon.store.tables import shared_value
+from myrmidon.store.tables import outbox, shared_value
 from myrmidon.store.tables import value as values
 from tests import invariants
 from tests.builders import a_function, a_graph, output_of, returned, seconds, shared_output
@@ -183,13 +185,36 @@ def test_what_resolved_after_the_end_of_its_job_counts_when_the_job_is_reopened(
     assert w.states(job) == {"a": "READY", "p": "EXPIRED", "t": "READY"}
 
 
-def test_a_job_stays_blocked_while_another_failure_remains(w):
+def test_a_job_stays_blocked_while_another_failure_remains_and_names_that(w):
     job = w.job({"a": [], "b": []})
     w.work("b1", 1)
+    assert w.job_row(job).blocked_by == job["a"]
     w.rerun(job["a"])
-    assert w.job_row(job).view == "blocked"
+    row = w.job_row(job)
+    assert (row.view, row.blocked_by, row.error) == (
+        "blocked", job["b"], f"task {show_task(job['b'])} ended FAILED (exit_code)",
+    )  # fmt: skip
+    w.do_one("b1")
     w.rerun(job["b"])
     assert w.job_row(job).view == "running"
+
+
+@pytest.mark.parametrize("state", ["READY", "RUNNING"])
+def test_a_rerun_with_descendants_of_a_task_that_runs_again_already_is_refused(w, state):
+    job = w.job(CHAIN)
+    w.work("b1")
+    w.rerun(job["a"], force=True)
+    if state == "RUNNING":
+        w.take("b1")
+    with pytest.raises(WrongState, match="keep the result of its last run"):
+        w.rerun(job["a"], force=True, cascade=True)
+
+
+def test_a_rerun_with_descendants_may_be_repeated(w):
+    job = w.job(CHAIN)
+    w.work("b1")
+    assert [w.rerun(job["a"], force=True, cascade=True).changed for _ in range(2)] == [True, False]
+    assert w.states(job) == {"a": "READY", "b": "WAITING", "c": "WAITING"}
 
 
 def test_a_rerun_of_a_succeeded_parent_leaves_its_children_alone(w):
@@ -371,6 +396,23 @@ def test_a_task_whose_deadline_has_passed_stays_failed_when_its_job_runs_again(w
     w.do(rerun.rerun_job, job.id)
     w.carry()
     assert w.states(job) == {"a": "FAILED", "b": "READY"}
+    assert (w.job_row(job).view, w.job_row(job).blocked_by) == ("blocked", job["a"])
+
+
+def test_a_job_of_which_nothing_may_run_again_says_so(w):
+    job = w.job({"a": [], "b": ["a"]}, nodes={"a": {"deadline_s": 50}})
+    w.do_one("b1", 1)
+    w.advance(60)
+    with pytest.raises(WrongState, match="the deadlines of all its failed tasks have passed"):
+        w.do(rerun.rerun_job, job.id)
+
+
+def test_a_job_with_a_failed_task_past_its_deadline_is_not_retried(w):
+    job = w.job({"a": [], "b": []}, nodes={"a": {"deadline_s": 50}}, max_num_retries=5)
+    w.do_one("b1", 1)
+    w.advance(60)
+    w.do_one("b1", 1)
+    assert (w.job_state(job), w.job_row(job).num_retries) == ("FAILED", 0)
 
 
 # ---------------------------------------------------------------- job retries
@@ -384,6 +426,16 @@ def test_a_failed_job_with_a_budget_is_retried_by_the_sweep(w):
     assert (w.job_state(job), w.job_row(job).num_retries, w.states(job)["a"]) == ("RUNNING", 1, "READY")
     w.work("b1")
     assert w.job_state(job) == "SUCCEEDED"
+
+
+def test_the_views_of_a_job_that_fails_again_after_its_retry_are_announced_once_each(w):
+    job = w.job({"a": []}, max_num_retries=1)
+    w.do_one("b1", 1)
+    w.sweep()
+    w.do_one("b1", 1)
+    said = w.db.read(lambda tx: outbox.history(tx, job.id))
+    views = [json.decode(event.body, type=outbox.JobBody).view for event in said]
+    assert [view for view, _ in groupby(views)] == ["running", "blocked", "running", "blocked"]
 
 
 def test_a_job_fails_when_its_retries_are_used_up(w):

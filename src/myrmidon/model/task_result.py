@@ -10,7 +10,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from myrmidon.model.ids import Micros
-from myrmidon.model.states import FINAL, RunState, TaskState
+from myrmidon.model.states import FINAL, SUCCEEDED, RunState, TaskState
 from myrmidon.model.task_request import FilesRef
 from myrmidon.model.value import OutputValue
 
@@ -58,6 +58,11 @@ class TaskResult(Struct, gc=False):
     @property
     def final(self) -> bool:
         return self.state in FINAL
+
+    @property
+    def failed(self) -> bool:
+        """Whether the task has ended, and not succeeded."""
+        return self.state in FINAL and self.state != SUCCEEDED
 
     @property
     def satisfied(self) -> bool:

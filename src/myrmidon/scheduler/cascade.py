@@ -12,10 +12,10 @@ from msgspec import Struct, json
 
 from myrmidon.model.states import RUNNING, WAITING, JobState
 from myrmidon.model.task_result import TaskResult
-from myrmidon.scheduler.generation import reopen_edges, start_generation, unblock_job
+from myrmidon.scheduler.generation import reopen_edges, start_generation
 from myrmidon.scheduler.outputs import erase_outputs
 from myrmidon.scheduler.policy import PARENT_RERUN
-from myrmidon.scheduler.propagate import block_job
+from myrmidon.scheduler.propagate import block_job, name_blocker
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import chunked_work, edge, task_result
 from myrmidon.store.tables.chunked_work import CHUNK, WHOLE, ChunkedWork
@@ -116,9 +116,9 @@ def _finish(uow: UnitOfWork, job: Job, root: int) -> None:
     """Let the job go on after the last page; its first task and others that wait for nothing start."""
     erase_outputs(uow, job.id, [root])
     uow.move_job(job, JobState.RUNNING, "running")
-    unblock_job(uow, job)
-    failed = task_result.first_failed(uow.tx, job.id) if job.num_failed else None
-    if failed is not None:
+    if job.blocked_by is not None:
+        name_blocker(uow, job)
+    elif job.num_failed and (failed := task_result.first_failed(uow.tx, job.id)):
         block_job(uow, failed)
     uow.start_chunked_work(chunked_work.START, job.id, job=job)
 

@@ -6,8 +6,6 @@ from myrmidon.model.states import TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import edge, task_result
-from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables.job import Job
 
 
 def start_generation(uow: UnitOfWork, task: TaskResult, reason: str) -> None:
@@ -41,11 +39,3 @@ def reopen_edges(uow: UnitOfWork, edges: Sequence[tuple[int, int]]) -> None:
         by_count.setdefault(n, []).append(child)
     for n, children in sorted(by_count.items()):
         task_result.add_satisfied_parents(uow.tx, sorted(children), -n)
-
-
-def unblock_job(uow: UnitOfWork, job: Job | None) -> None:
-    """Clear ``blocked_by`` and ``error`` of a job that has no failed tasks any more."""
-    if job is not None and job.blocked_by is not None and job.num_failed == 0:
-        job.blocked_by = None
-        job.error = None
-        jobs.add_event(uow.tx, job, "running", uow.now)

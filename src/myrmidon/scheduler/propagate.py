@@ -211,11 +211,28 @@ def block_job(uow: UnitOfWork, task: TaskResult) -> None:
     job = uow.jobs[task.job_id or 0]
     if job.state != JobState.RUNNING or job.blocked_by is not None:
         return
-    job.blocked_by = task.id
-    job.error = job.error or f"task {show_task(task.id)} ended {task.state} ({task.reason})"
-    jobs.add_event(uow.tx, job, "blocked", uow.now)
+    _set_blocker(uow, job, task)
     if job.failure_policy == FailurePolicy.FAIL_FAST:
         uow.start_chunked_work(chunked_work.CANCEL, job.id, job=job, args=json.encode(CancelArgs("fail_fast")).decode())
+
+
+def name_blocker(uow: UnitOfWork, job: Job) -> None:
+    """Let a running job name a task that has failed for good, or none if it has none; some tasks run again."""
+    blocker = _failed_task(uow, job) if job.num_failed else None
+    if job.blocked_by != (blocker.id if blocker is not None else None):
+        _set_blocker(uow, job, blocker)
+
+
+def _failed_task(uow: UnitOfWork, job: Job) -> TaskResult | None:
+    """A failed task of the job: the one that it names, if that has not run again."""
+    named = task_result.read(uow.tx, [job.blocked_by]).get(job.blocked_by) if job.blocked_by is not None else None
+    return named if named is not None and named.failed else task_result.first_failed(uow.tx, job.id)
+
+
+def _set_blocker(uow: UnitOfWork, job: Job, task: TaskResult | None) -> None:
+    job.blocked_by = task.id if task is not None else None
+    job.error = f"task {show_task(task.id)} ended {task.state} ({task.reason})" if task is not None else None
+    jobs.add_event(uow.tx, job, "blocked" if task is not None else "running", uow.now)
 
 
 def _end_job_if_done(uow: UnitOfWork, job: Job) -> None:
@@ -238,4 +255,4 @@ def _end_job_if_done(uow: UnitOfWork, job: Job) -> None:
 def _may_retry(uow: UnitOfWork, job: Job) -> bool:
     if job.num_retries >= job.max_num_retries or job.deadline_at <= uow.now:
         return False
-    return not task_result.canceled_by_user(uow.tx, job.id)
+    return not task_result.cannot_succeed(uow.tx, job.id, uow.now)

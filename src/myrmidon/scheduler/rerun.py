@@ -12,11 +12,11 @@ from myrmidon.model.ids import IdSource, Micros, next_run_number, show_task
 from myrmidon.model.states import JobState, TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.cascade import cascade as reset_descendants
-from myrmidon.scheduler.generation import reopen_edges, start_generation, unblock_job
+from myrmidon.scheduler.generation import reopen_edges, start_generation
 from myrmidon.scheduler.new_tasks import open_group
 from myrmidon.scheduler.outputs import erase_outputs
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
-from myrmidon.scheduler.propagate import propagate
+from myrmidon.scheduler.propagate import name_blocker, propagate
 from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
@@ -50,6 +50,7 @@ def rerun(
 
     ``force`` is required if the task succeeded, or if its parents did not. With ``cascade`` all descendants wait for
     the new result. Running ones are stopped if ``kill`` is true, and in any case wait again when their run has ended.
+    A task that runs or waits for a bot is left unchanged; WrongState with ``cascade`` if children use its last result.
     """
     uow = UnitOfWork(tx, now, ids, rules)
     task = uow.lock([task_id]).get(task_id)
@@ -58,6 +59,11 @@ def rerun(
     if task_request.terminate_tasks(tx, [task_id]):
         raise WrongState("the task terminates a bot and cannot be rerun; terminate the bot again")
     if task.state in (TaskState.READY, TaskState.RUNNING):
+        if cascade and edge.completed_by(tx, [task_id]):
+            raise WrongState(
+                f"the task runs again already (it is {task.state}), and its descendants keep the result of its last"
+                " run; wait for its end or cancel it, then rerun it with its descendants"
+            )
         return Rerun(task_id, task.state, changed=False)
     _check_rerunnable(uow, task, force=force)
     reopen_job(uow, task)
@@ -66,7 +72,8 @@ def rerun(
     uow.flush()
     job = uow.job_of(task)
     if not cascade or job is None or reset_descendants(uow, task, job, kill=kill):
-        unblock_job(uow, job)
+        if job is not None:
+            name_blocker(uow, job)
         make_ready(uow, [task])
     propagate(uow)
     return Rerun(task_id, task.state, changed=True)
@@ -171,6 +178,8 @@ def rerun_job(
         raise WrongState("the job is being deleted; submit a new job")
     if job.deadline_at <= now:
         raise WrongState("the deadline of the job has passed; submit a new job")
+    if job.state == JobState.FAILED and not full and not task_result.may_run_again(tx, job_id, now):
+        raise WrongState("the deadlines of all its failed tasks have passed; submit a new job")
     if job.state != JobState.RUNNING:
         _begin_reset(uow, job, Reset(full=full))
         propagate(uow)
@@ -184,9 +193,8 @@ def retry_job(uow: UnitOfWork, job: Job) -> None:
 
 
 def _begin_reset(uow: UnitOfWork, job: Job, reset: Reset) -> None:
+    job.blocked_by = job.error = None
     uow.move_job(job, JobState.RUNNING, "running")
-    job.blocked_by = None
-    job.error = None
     work = uow.start_chunked_work(chunked_work.RESET, job.id, job=job, args=json.encode(reset).decode())
     uow.started_work.remove(work)
     reset_job_chunk(uow, work)
@@ -213,4 +221,5 @@ def reset_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
         return
     uow.finish_chunked_work(work)
     job = uow.jobs[work.subject]
+    name_blocker(uow, job)  # a task past its own deadline has not been reset
     uow.start_chunked_work(chunked_work.START, job.id, job=job)

@@ -229,15 +229,28 @@ def postpone(tx: Tx, task_id: int, due_at: Micros) -> None:
     tx.run(POSTPONE, id=task_id, alarm=due_at)
 
 
-CANCELED_BY_USER = """
-    SELECT COUNT(*) FROM task_results WHERE job_id = :job AND state IN ('CANCELED', 'KILLED') AND reason = 'canceled'
+CANNOT_SUCCEED = """
+    SELECT r.id FROM task_results r JOIN task_requests q ON q.id = r.id
+     WHERE r.job_id = :job AND r.state NOT IN ('WAITING', 'READY', 'RUNNING', 'SUCCEEDED')
+       AND (q.deadline_at <= :now OR (r.state IN ('CANCELED', 'KILLED') AND r.reason = 'canceled')) LIMIT 1
 """
 
 
-def canceled_by_user(tx: Tx, job_id: int) -> bool:
-    """Whether a user has canceled a task of this job, so that a retry cannot complete the job."""
-    row = tx.one(CANCELED_BY_USER, job=job_id)
-    return bool(row and row[0])
+def cannot_succeed(tx: Tx, job_id: int, now: Micros) -> bool:
+    """Whether no retry can complete this job: a failed task was canceled by a user, or is past its deadline."""
+    return tx.one(CANNOT_SUCCEED, job=job_id, now=now) is not None
+
+
+MAY_RUN_AGAIN = """
+    SELECT r.id FROM task_results r JOIN task_requests q ON q.id = r.id
+     WHERE r.job_id = :job AND r.state NOT IN ('WAITING', 'READY', 'RUNNING', 'SUCCEEDED') AND q.deadline_at > :now
+     LIMIT 1
+"""
+
+
+def may_run_again(tx: Tx, job_id: int, now: Micros) -> bool:
+    """Whether a failed task of this job is not past its deadline."""
+    return tx.one(MAY_RUN_AGAIN, job=job_id, now=now) is not None
 
 
 FIRST_FAILED = f"""

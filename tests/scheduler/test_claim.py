@@ -451,6 +451,18 @@ def test_a_bot_that_should_avoid_all_of_the_best_queues_looks_into_the_next(worl
     assert len(world.claim("b2", 6)) == 5
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_better_task_is_not_hidden_by_queues_whose_first_task_this_bot_may_not_take(world, n):
+    kinds = [f"k{i}" for i in range(9)]
+    world.bot("b1", dimensions={"kind": kinds})
+    for kind in kinds[:8]:
+        world.submit(dimensions={"kind": [kind]}, priority=10, expiration_s=10)
+        world.submit(dimensions={"kind": [kind]}, priority=200)
+    better = world.submit(dimensions={"kind": [kinds[8]]}, priority=100)
+    world.clock.advance(20)
+    assert next(run.task_id for run in world.claim("b1", n)) == better
+
+
 # ---------------------------------------------------------------- claims of one kind
 
 

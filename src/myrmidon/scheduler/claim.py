@@ -197,30 +197,30 @@ def _from_one(uow: UnitOfWork, taker: _Taker, head: Head, n: int) -> list[TaskTo
 
 
 def _from_several(uow: UnitOfWork, taker: _Taker, heads: Sequence[Head], n: int) -> list[TaskToRun]:
-    """Take n rows of several queues in the order of the policy.
-
-    Rows of the best queues are read first, and of the next ones only if this bot can take none of those.
-    """
+    """Take n rows of several queues in the order of the policy; of other queues if other claims have locked those."""
     groups = sorted({head.resource_group_id for head in heads})
     several_groups = len(groups) > 1
     turns = group_turn.read(uow.tx, groups) if several_groups else {}
     shares = GroupShares(task_run.count_by_group(uow.tx) if several_groups else {}, turns)
-    ordered = best_queues(heads, shares, uow.now)
-    step = min(max(n, 4), _MAX_QUEUES)
-    for start in range(0, len(ordered), step):
-        taken = _from_best(uow, taker, ordered[start : start + step], shares, n)
-        if taken:
-            if several_groups:
-                owners = {head.queue: head.resource_group_id for head in heads}
-                group_turn.save(uow.tx, {owners[row.queue]: shares.take(owners[row.queue]) for row in taken}, turns)
-            return taken
-    return []
+    by_queue = {head.queue: head for head in best_queues(heads, shares, uow.now)}
+    taken: list[TaskToRun] = []
+    while by_queue and not taken:
+        candidates = _candidates(uow, taker, by_queue, shares, n)
+        picks = pick_queues(candidates, by_queue, shares, n, uow.now)
+        if not picks:
+            return []
+        taken = _take_picked(uow, taker, candidates, picks)
+        by_queue = {queue: head for queue, head in by_queue.items() if queue not in picks}
+    if taken and several_groups:
+        owners = {head.queue: head.resource_group_id for head in heads}
+        group_turn.save(uow.tx, {owners[row.queue]: shares.take(owners[row.queue]) for row in taken}, turns)
+    return taken
 
 
-def _from_best(uow: UnitOfWork, taker: _Taker, heads: Sequence[Head], shares: GroupShares, n: int) -> list[TaskToRun]:
-    by_queue = {head.queue: head for head in heads}
-    candidates = _candidates(uow, taker, by_queue, shares, n)
-    picks = pick_queues(candidates, by_queue, shares, n, uow.now)
+def _take_picked(
+    uow: UnitOfWork, taker: _Taker, candidates: Mapping[int, Sequence[TaskToRun]], picks: Sequence[int]
+) -> list[TaskToRun]:
+    """Lock the first candidates of the picked queues, and the next free rows instead of those that others locked."""
     remaining = {queue: iter(rows) for queue, rows in candidates.items()}
     chosen = [next(remaining[queue]).task_id for queue in picks]
     taken = task_to_run.take_these(uow.tx, chosen, bot_id=taker.bot.id, now=uow.now) if chosen else []
@@ -234,17 +234,33 @@ def _from_best(uow: UnitOfWork, taker: _Taker, heads: Sequence[Head], shares: Gr
 def _candidates(
     uow: UnitOfWork, taker: _Taker, heads: Mapping[int, Head], shares: GroupShares, n: int
 ) -> dict[int, list[TaskToRun]]:
-    """The first rows of each queue; more of the queues from which the policy would pick all of them."""
-    limit = min(max(n, uow.rules.look_ahead), max(uow.rules.look_ahead, _MAX_ROWS // len(heads))) + len(taker.leave)
-    rows = task_to_run.first_of_several(uow.tx, list(heads), limit, bot_id=taker.bot.id, now=uow.now)
-    candidates = {queue: _local_first(uow, taker, head, taker.may_take(rows[queue])) for queue, head in heads.items()}
+    """The first rows that this bot may take of the queues from which the policy picks; ``heads`` are in its order.
+
+    A head is the first row of a queue, which this bot may not be allowed to take. So the policy chooses among the rows
+    of the queues that were read and the heads of the others, until it picks only rows that were read.
+    """
+    step = min(max(n, 4), _MAX_QUEUES, len(heads))
+    limit = min(max(n, uow.rules.look_ahead), max(uow.rules.look_ahead, _MAX_ROWS // step)) + len(taker.leave)
+    unread = dict(heads)
+    candidates: dict[int, list[TaskToRun]] = {}
     while True:
-        counts = Counter(pick_queues(candidates, heads, shares, n, uow.now))
+        counts = Counter(pick_queues({**_first_only(unread), **candidates}, heads, shares, n, uow.now))
+        if not unread.keys().isdisjoint(counts):
+            page = list(unread)[:step]
+            rows = task_to_run.first_of_several(uow.tx, page, limit, bot_id=taker.bot.id, now=uow.now)
+            for queue in page:
+                candidates[queue] = _local_first(uow, taker, unread.pop(queue), taker.may_take(rows[queue]))
+            step = min(2 * step, _MAX_QUEUES)
+            continue
         used_up = [queue for queue, count in counts.items() if count == len(candidates[queue]) == limit < n]
         if not used_up:
             return candidates
         for queue in used_up:
             candidates[queue] = _first_rows(uow, taker, heads[queue], n)
+
+
+def _first_only(heads: Mapping[int, Head]) -> dict[int, Sequence[TaskToRun | Head]]:
+    return {queue: [head] for queue, head in heads.items()}
 
 
 def _first_rows(uow: UnitOfWork, taker: _Taker, head: Head, n: int) -> list[TaskToRun]:

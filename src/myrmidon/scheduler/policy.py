@@ -180,7 +180,7 @@ def best_queues(heads: Iterable[Head], shares: GroupShares, now: Micros) -> list
 
 
 def pick_queues(
-    candidates: Mapping[int, Sequence[TaskToRun]],
+    candidates: Mapping[int, Sequence[TaskToRun | Head]],
     heads: Mapping[int, Head],
     shares: GroupShares,
     n: int,

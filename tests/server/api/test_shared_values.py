@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from myrmidon.model.ids import show_task
+from tests import invariants
 from tests.server.inside import Inside, inside
 
 SEVEN = msgspec.msgpack.encode(7)
@@ -108,6 +109,19 @@ def test_a_repeated_call_gets_the_value_of_the_first(app):
     body = {"type": "int64", "payload": inline()}
     first, again = (app.post("/api/v1/values", body, headers=key).json for _ in range(2))
     assert (first, num_rows(app, "shared_values")) == (again, 1)
+    other = app.post("/api/v1/values", {**body, "type": "double"}, headers=key)
+    assert (other.status, other.code) == (409, "request.conflict")
+
+
+def test_a_call_that_is_repeated_after_the_drop_makes_no_second_value(app):
+    key = {"Idempotency-Key": "once"}
+    body = {"type": "int64", "payload": inline()}
+    value = app.post("/api/v1/values", body, headers=key).json["id"]
+    invariants.check(app.context.db.engine)
+    assert app.post(f"/api/v1/values/{value}/unref").json == {"deleted": True}
+    again = app.post("/api/v1/values", body, headers=key)
+    assert (again.status, again.code, num_rows(app, "shared_values")) == (409, "wrong_state", 0)
+    invariants.check(app.context.db.engine)
     other = app.post("/api/v1/values", {**body, "type": "double"}, headers=key)
     assert (other.status, other.code) == (409, "request.conflict")
 

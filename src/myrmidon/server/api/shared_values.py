@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from myrmidon.model.errors import InvalidRequest, NotFound, Problem
+from myrmidon.model.errors import InvalidRequest, NotFound, Problem, WrongState
 from myrmidon.model.ids import show_task
 from myrmidon.model.task_request import Payload
 from myrmidon.model.value import Owner
@@ -84,7 +84,7 @@ def _show(line: SharedValueLine, localities: Sequence[str]) -> wire.SharedValueI
 async def create_value(context: ServerContext, call: Call) -> wire.SharedValueInfo:
     """Create a shared value with a reference of the resource group, or of a job. Its content never changes.
 
-    A call repeated with its request key gets the value that the first one created.
+    A call repeated with its request key gets the value that the first one created; it is refused if that is deleted.
     """
     body: wire.NewSharedValue = call.body
     payload, now = _payload_of(body.payload), context.now()
@@ -99,6 +99,8 @@ async def create_value(context: ServerContext, call: Call) -> wire.SharedValueIn
             )
         else:
             value_id = subject_of_call(tx, call, _CREATE, "")
+            if value_id == request_key.NO_SUBJECT:
+                raise WrongState("the value that was created with this request key is deleted; use a new key")
         return _read_info(tx, value_id, scope)
 
     return await context.db.write(create)

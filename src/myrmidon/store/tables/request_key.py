@@ -1,4 +1,4 @@
-"""Request keys: which body was sent with a key, and which task or job answered it."""
+"""Request keys: which body was sent with a key, and which task, job or shared value answered it."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,9 @@ from myrmidon.store.engine.sql import Insert
 NO_GROUP = 0
 """Stored as the resource group when a call has none."""
 NO_SUBJECT = 0
-"""Stored as the subject when a call creates no single task or job. A negative subject is a number: see for_number."""
+"""Stored as the subject when a call creates no task, job or shared value, or when the shared value is deleted.
+
+A negative subject is a number: see for_number."""
 
 _ROWS = Insert("request_keys", "resource_group_id, request_key, body_hash, subject, created_at")
 READ = """

@@ -11,6 +11,7 @@ from myrmidon.model.task_request import Payload
 from myrmidon.model.value import SharedValue
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.sql import Insert
+from myrmidon.store.tables.request_key import NO_SUBJECT
 
 _ROWS = Insert("shared_values", "id, task_graph_data_id, type, payload, digest, size, created_at")
 _GROUP_REFS = Insert("resource_group_to_shared_value_ref", "id, resource_group_id")
@@ -91,7 +92,7 @@ UNREFERENCED = """
 """
 DELETE = "DELETE FROM shared_values WHERE id {in:ids}"
 DELETE_LOCALITIES = "DELETE FROM shared_value_localities WHERE id {in:ids}"
-DELETE_KEYS = "DELETE FROM request_keys WHERE subject {in:ids}"
+FREE_KEYS = "UPDATE request_keys SET subject = :none WHERE subject {in:ids}"
 
 
 def unref_by_group(tx: Tx, ids: Sequence[int], group_id: int) -> int:
@@ -103,11 +104,14 @@ def unref_by_job(tx: Tx, ids: Sequence[int], job_id: int) -> int:
 
 
 def delete_unreferenced(tx: Tx, ids: Sequence[int]) -> list[int]:
-    """Delete those of the locked values that nothing references; which they were."""
+    """Delete those of the locked values that nothing references; which they were.
+
+    Their request keys stay as long as those of calls that create nothing: a repeated call must not create a second one.
+    """
     unreferenced = [row[0] for row in tx.all(UNREFERENCED, ids=ids)]
     if unreferenced:
         tx.run(DELETE_LOCALITIES, ids=unreferenced)
-        tx.run(DELETE_KEYS, ids=unreferenced)
+        tx.run(FREE_KEYS, none=NO_SUBJECT, ids=unreferenced)
         tx.run(DELETE, ids=unreferenced)
     return unreferenced
 

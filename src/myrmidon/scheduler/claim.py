@@ -4,7 +4,8 @@ The heads of the bot's queues are read without locks, and the policy chooses amo
 are locked. A claim never waits for a lock: it skips rows that another transaction has locked.
 
 A claim has a nonce that increases with each claim of a bot's session. The same nonce again returns the same runs, so a
-lost response does no harm; a smaller one is a delayed duplicate and returns none.
+lost response does no harm; a smaller one than that of the last runs is a delayed duplicate and returns none. A claim
+that finds nothing writes nothing.
 """
 
 from collections import Counter
@@ -115,7 +116,6 @@ def claim(
         return []
     if poll.nonce == bot.nonce:
         return _repeat(uow, poll)
-    bots.save_claim(tx, bot, poll.nonce, now)
     if poll.n < 1:
         return []
     if bot.serving:
@@ -318,6 +318,7 @@ def _may_run(row: TaskToRun, task: TaskResult | None) -> bool:
 
 
 def _start(uow: UnitOfWork, bot: Bot, poll: Poll, taken: Sequence[tuple[TaskToRun, TaskResult]]) -> list[Claimed]:
+    bots.save_claim(uow.tx, bot, poll.nonce, uow.now)
     work = task_request.work(uow.tx, sorted(task.id for _, task in taken))
     task_to_run.remove_taken(uow.tx, [row for row, _ in taken])
     token = poll.token()

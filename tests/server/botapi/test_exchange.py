@@ -17,12 +17,15 @@ from myrmidon.model.errors import Forbidden, InvalidRequest, NotFound, TooLarge,
 from myrmidon.model.ids import parse_id
 from myrmidon.scheduler import bot_end, cancel
 from myrmidon.scheduler import bots as fleet
+from myrmidon.scheduler.job_draft import draft_job
+from myrmidon.scheduler.submit_job import submit_steps
 from myrmidon.scheduler.terminate import terminate_bot
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.server.api.submit import FIRST_PART, submit_tasks
 from myrmidon.server.botapi import heartbeat
 from myrmidon.server.calls import Call
 from myrmidon.server.dispatch import direct_assign
+from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import bot_event, task_queues
 from myrmidon.store.tables import log as logs
 from myrmidon.wire.tasks import Submit
@@ -166,6 +169,71 @@ def test_a_held_poll_is_answered_by_a_submit_with_one_commit_between(context, mo
         assert [parse_id(one["run"])[0] for one in answer["tasks"]] == [parse_id(task_id)[0]]
         assert seen == len(commits) == 1
         assert await state_of(context, task_id) == "RUNNING"
+
+    run(story, context)
+
+
+def test_a_step_of_a_chain_that_its_bot_goes_on_with_wakes_no_other_bot(context, monkeypatch):
+    async def story():
+        army = [BotClient(context, name) for name in ("b1", "b2")]
+        for bot in army:
+            await bot.shake()
+        nodes = {"a": [], "b": ["a"], "c": ["b"]}
+        document = {
+            "name": "chain",
+            "tasks": {label: {"task": a_task(), "requires": parents} for label, parents in nodes.items()},
+        }
+        draft = draft_job(document, now=context.now(), ids=context.ids)
+        group = await context.groups.id_of("default", context.now())
+        (step,) = submit_steps(group, draft, now=context.now(), ids=context.ids)
+        await direct_assign.write_and_assign(context, step)
+        (task,) = (await army[0].exchange(wait_s=POLL_S))["tasks"]
+        other = asyncio.ensure_future(army[1].exchange(wait_s=POLL_S))
+        await until(lambda: context.hub.num_waiting == 1)
+        transactions = []
+        monkeypatch.setattr(
+            context.db.engine, "_probe", lambda event, sql: transactions.append(event) if event == "commit" else None
+        )
+        for _ in range(2):
+            (task,) = (await army[0].exchange(reports=[finish(task)], wait_s=POLL_S))["tasks"]
+        assert (len(transactions), context.hub.num_waiting, context.hub.num_waiting_for(queue_of(context))) == (2, 1, 1)
+        await submit(context, a_task())
+        assert len((await other)["tasks"]) == 1
+
+    run(story, context)
+
+
+def queue_of(context):
+    """The only queue."""
+    (queue,) = context.hub.bots["b1"].peers.queues
+    return queue
+
+
+def test_a_claim_that_finds_nothing_writes_nothing(any_context):
+    context = any_context
+
+    async def story():
+        bot = BotClient(context)
+        await bot.shake()
+        await submit(context, a_task())
+        (task,) = (await bot.exchange())["tasks"]
+        await bot.exchange(n=0, reports=[finish(task)])
+        before = await context.db.read(lambda tx: bots.read(tx, "b1"))
+        assert (await bot.exchange(wait_s=0))["tasks"] == []
+        assert await context.db.read(lambda tx: bots.read(tx, "b1")) == before
+
+    run(story, context)
+
+
+def test_claims_that_find_nothing_still_write_the_heartbeat_when_it_is_due(context, monkeypatch):
+    async def story():
+        bot = BotClient(context)
+        await bot.shake()
+        await bot.exchange(wait_s=0)
+        later = context.now() + 2 * context.rules.silent_after
+        monkeypatch.setattr(context, "now", lambda: later)
+        await bot.exchange(wait_s=0)
+        assert (await context.db.read(lambda tx: bots.read(tx, "b1"))).heartbeat == later
 
     run(story, context)
 

@@ -104,3 +104,8 @@ def connected_bot(context: ServerContext, bot_id: str, session: int) -> Connecte
 def heartbeat_write_interval(context: ServerContext) -> Micros:
     """How old the heartbeat in the database may get while polls of a bot are answered from memory."""
     return context.rules.silent_after // 2
+
+
+def is_heartbeat_due(context: ServerContext, bot: ConnectedBot, now: Micros) -> bool:
+    """Whether the heartbeat in the database is so old that the next request of the bot must write one."""
+    return now - bot.flushed_at > 3 * heartbeat_write_interval(context)

@@ -21,7 +21,7 @@ from myrmidon.server.botapi.assigned_run import assigned_run, is_terminate
 from myrmidon.server.botapi.bot_changes import apply_state_change, record_config_version
 from myrmidon.server.botapi.bot_snapshot import (
     connected_bot,
-    heartbeat_write_interval,
+    is_heartbeat_due,
     read_snapshot,
     register_bot,
     require_bot_id,
@@ -130,9 +130,8 @@ async def _first_attempt(context: ServerContext, bot_id: str, request: ExchangeR
     claims = request.n > 0 and (
         has_work or request.wait_s <= 0 or repeated or context.hub.may_have_work(bot, request.accepts)
     )
-    heartbeat_due = now - bot.flushed_at > 3 * heartbeat_write_interval(context)
     state_due = request.state is not None and now - bot.state_written_at > STATE_WRITE_INTERVAL
-    if claims or heartbeat_due or state_due:
+    if claims or state_due or is_heartbeat_due(context, bot, now):
         return await write_exchange(context, bot_id, request, bot)
     return ExchangeResult(bot, directive_for(context, bot))
 

@@ -13,7 +13,7 @@ from myrmidon.model.task_to_run import Accepts
 from myrmidon.scheduler import report as reporting
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.report import Outcome, Reply
-from myrmidon.server.botapi.bot_snapshot import BotSnapshot, read_snapshot, register_bot
+from myrmidon.server.botapi.bot_snapshot import BotSnapshot, is_heartbeat_due, read_snapshot, register_bot
 from myrmidon.server.botapi.conversion import held_runs, parse_run, progress_of, to_report
 from myrmidon.server.botapi.directives import directive_for
 from myrmidon.server.botapi.messages import ExchangeRequest, FinishReport, encode
@@ -72,6 +72,8 @@ class TxResult(Struct):
     stop: list[tuple[int, int]] = []
     tasks: list[Claimed] = []
     more: bool = False
+    beat: bool = False
+    """The heartbeat of the bot was written."""
     left_for_others: bool = False
     """The queue that woke the bot has tasks, but none that this bot may take."""
 
@@ -95,13 +97,16 @@ async def write_exchange(
     no_claim = directive or context.state.stopping
     limit = 0 if no_claim else min(request.n, context.rules.claim_limit, claim_size(bot))
     woken_queue = wakeup.queue if wakeup is not None else 0
+    heartbeat_due = bot is None or is_heartbeat_due(context, bot, now)
 
     def write(tx: Tx) -> TxResult:
         snapshot = read_snapshot(tx, bot_id, request.session) if bot is None else None
         terminating = snapshot is not None and snapshot.terminating
         result = TxResult(snapshot, 0 if terminating else fair_share(tx, queues, limit, waiting_peers))
         address = bot.address if bot is not None else snapshot.address if snapshot is not None else ""
-        apply_reports_and_claim(tx, context, bot_id, request, reports, result, now, address=address)
+        apply_reports_and_claim(
+            tx, context, bot_id, request, reports, result, now, address=address, heartbeat_due=heartbeat_due
+        )
         result.more = 0 < result.n <= len(result.tasks) and _has_more(tx, bot_id, accepts)
         result.left_for_others = bool(woken_queue and not result.tasks and task_to_run.not_empty(tx, [woken_queue]))
         return result
@@ -143,7 +148,8 @@ def _record_commit(
     now: Micros,
 ) -> None:
     """Record a committed exchange in the bot's in-memory state, the rollout of a canary and the metrics."""
-    bot.flushed_at = now
+    if written.beat:
+        bot.flushed_at = now
     if context.hub.canary_release:
         finished = any(isinstance(report, Finish) for report in reports)
         rollout.check_canary_progress(context, bot, finished=finished)
@@ -173,14 +179,18 @@ def apply_reports_and_claim(
     now: Micros,
     *,
     address: str = "",
+    heartbeat_due: bool = True,
 ) -> None:
-    """Apply the reports, renew the leases of held runs, claim ``result.n`` runs, and store the bot's state."""
+    """Apply the reports, renew the leases of held runs, claim ``result.n`` runs, and store the bot's state.
+
+    A claim that finds nothing writes nothing, so it is no heartbeat.
+    """
     try:
         if reports:
             result.replies = reporting.report(
                 tx, bot_id, reports, session=request.session, now=now, ids=context.ids, rules=context.rules
             )
-        if request.holds or not (reports or result.n):
+        if request.holds or not (reports or (result.n and not heartbeat_due)):
             result.stop = reporting.heartbeat(
                 tx,
                 bot_id,
@@ -201,6 +211,7 @@ def apply_reports_and_claim(
                 accepts=request.accepts,
                 leave=tasks_to_leave(tx, context, address) if tx.effects.localities else frozenset(),
             )
+        result.beat = bool(reports or request.holds or not result.n or heartbeat_due or result.tasks)
     except NotFound:
         raise WrongState("This bot was deleted; a new handshake is required.") from None
     if request.state is not None:

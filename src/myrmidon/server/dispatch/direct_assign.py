@@ -69,7 +69,8 @@ class DirectAssignment:
         It may run again when the transaction is retried; bots that are already reserved stay so.
         """
         self._claimed = {}
-        for queue, count in list(tx.effects.enqueued.items()):
+        for queue in list(tx.effects.enqueued):
+            count = tx.effects.enqueued[queue]
             bots = [bot for bot in self._reserved if bot not in self._claimed and self._serves(bot, queue)]
             more = min(count - len(bots), MAX_ASSIGNED_BOTS - len(self._reserved))
             addresses = tx.effects.addresses_of(queue) if tx.effects.localities else frozenset()
@@ -98,14 +99,10 @@ class DirectAssignment:
         except (NotFound, WrongState):
             return 0  # its session has ended meanwhile; the bot gets that error when it reads the database itself
         self._claimed[bot] = tasks
-        for task in tasks:
-            if task.work.queue in tx.effects.enqueued:
-                tx.effects.enqueued[task.work.queue] -= 1
         return len(tasks)
 
     def deliver(self, effects: CommitEffects) -> None:
         """Deliver the claims, on the event loop, after the commit; cancel the reservations of bots that got none."""
-        effects.enqueued = {queue: n for queue, n in effects.enqueued.items() if n > 0}
         for bot in self._reserved:
             tasks = self._claimed.get(bot)
             if tasks:
@@ -123,7 +120,9 @@ class DirectAssignment:
         """End the poll of a bot with its runs; give them back if the poll is gone and the bot has sent another one."""
         hub, (nonce, _, accepts) = self._context.hub, bot.claim_request
         record_claim(self._context, bot, nonce, tasks)
-        more = hub.may_have_work(bot, accepts) or any(self._serves(bot, queue) for queue in effects.enqueued)
+        more = hub.may_have_work(bot, accepts) or any(
+            n and self._serves(bot, queue) for queue, n in effects.enqueued.items()
+        )
         delivered = hub.deliver_claim(bot, tasks, more=more or hub.num_partial_submits > 0)
         if not delivered and bot.latest_nonce > nonce:
             begin_give_back(self._context, bot, after=nonce - 1, before=nonce + 1)

@@ -320,7 +320,7 @@ class WaitHub:
             self._notify_tasks(effects.events)
 
     def notify_work(self, queue: int, n: int, addresses: frozenset[str] = frozenset()) -> None:
-        """Wake bots for n tasks of a queue; those at the addresses first."""
+        """Wake bots for n tasks of a queue, those at the addresses first; with 0 only learn who serves the queue."""
         if self.knows(queue) or self.on_new_queue is None:
             self.wake(queue, n, addresses=addresses)
             return

@@ -21,11 +21,24 @@ class CommitEffects(Struct):
     """The effects of one transaction; they count only after its commit."""
 
     enqueued: dict[int, int] = {}
-    """How many rows of task_to_run each queue got."""
+    """By queue, how many rows it got in task_to_run that this transaction has not claimed itself, perhaps none."""
     events: list[tuple[Any, ...]] = []
     """The rows that were written to the outbox: subject, seq, at, kind, state, body."""
     localities: dict[int, tuple[int, frozenset[str]]] = {}
     """Of tasks that became ready and read shared values: the queue, and the addresses where that data is."""
+    enqueued_tasks: set[int] = set()
+    """The tasks that ``enqueued`` counts."""
+
+    def enqueue(self, queue: int, task_id: int) -> None:
+        """Count a row that the transaction has added to task_to_run."""
+        self.enqueued[queue] = self.enqueued.get(queue, 0) + 1
+        self.enqueued_tasks.add(task_id)
+
+    def claim(self, queue: int, task_id: int) -> None:
+        """Count a row no more that the transaction has added and claims itself: nobody is to be woken for it."""
+        if task_id in self.enqueued_tasks:
+            self.enqueued_tasks.remove(task_id)
+            self.enqueued[queue] -= 1
 
     def addresses_of(self, queue: int) -> frozenset[str]:
         """Where the data is that new tasks of a queue read."""

@@ -20,9 +20,8 @@ _ROWS = Insert("task_to_run", _COLUMNS)
 def insert(tx: Tx, rows: Sequence[TaskToRun]) -> None:
     """Add rows, and count them by queue in ``tx.effects``."""
     tx.insert(_ROWS, [structs.astuple(row) for row in rows])
-    enqueued = tx.effects.enqueued
     for row in rows:
-        enqueued[row.queue] = enqueued.get(row.queue, 0) + 1
+        tx.effects.enqueue(row.queue, row.task_id)
 
 
 # The subquery reads the first index entry of a queue, however deep the queue is. With a join instead, MariaDB
@@ -130,6 +129,7 @@ def remove_taken(tx: Tx, taken: Sequence[TaskToRun]) -> int:
     by_instance: dict[int, list[int]] = {}
     for row in taken:
         by_instance.setdefault(row.instance, []).append(row.task_id)
+        tx.effects.claim(row.queue, row.task_id)
     return sum(tx.run(REMOVE_INSTANCE, task_ids=ids, instance=i) for i, ids in sorted(by_instance.items()))
 
 

@@ -229,7 +229,7 @@ def _is_chosen(config: pytest.Config, item: pytest.Item, database_of: dict[str, 
         return bool(config.getoption("--soak"))
     if config.getoption("--all") or config.getoption("--soak"):
         return True
-    if item.get_closest_marker("full"):
+    if next((mark.name for mark in item.iter_markers() if mark.name in ("full", "short")), "short") == "full":
         return False
     case = getattr(item, "callspec", None)
     dialect = case.params.get("dialect") if case else None

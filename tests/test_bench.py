@@ -54,6 +54,7 @@ def test_a_quick_run_ends_with_one_line_per_bar():
     assert [found[1] for found in matched if found] == only
 
 
+@pytest.mark.full
 def test_a_quick_run_of_the_whole_ends_with_one_line_per_bar():
     ran = bench("--quick", module="bench")
     assert ran.returncode == 0, ran.stderr

@@ -34,7 +34,7 @@ def old_python() -> str:
     return found
 
 
-@pytest.fixture(scope="module", params=["this", "3.8"])
+@pytest.fixture(scope="module", params=["this", pytest.param("3.8", marks=pytest.mark.full)])
 def interpreter(request: pytest.FixtureRequest) -> str:
     return sys.executable if request.param == "this" else str(request.getfixturevalue("old_python"))
 

@@ -22,7 +22,7 @@ from tests.live import LiveServer, live_server
 
 ADMITTED = [{"network": "127.0.0.0/8", "name": "the lab", "role": "bot-bootstrap"}]
 
-pytestmark = pytest.mark.untraced
+pytestmark = [pytest.mark.full, pytest.mark.untraced]
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,7 @@ def authenticated(server: LiveServer, name: str) -> str:
     return str(found[1]["authenticated"]) if found[0] == 200 else ""
 
 
+@pytest.mark.short
 def test_a_bot_needs_no_token_where_the_server_admits_its_network(admitting: LiveServer, tmp_path: Path):
     with a_bot(admitting.url, with_zip(admitting, tmp_path / "free"), "--pool", "free", token=""):
         assert ended(admitting, submit(admitting, "free", "/bin/true"))["result"]["state"] == "SUCCEEDED"
@@ -116,6 +117,7 @@ def test_a_bot_without_a_token_starts_while_its_server_is_away(stub: Stub, tmp_p
         assert "Authorization" not in stub.headers[0]
 
 
+@pytest.mark.short
 def test_a_revoked_bot_comes_back_with_a_token_that_is_put_into_its_folder(server: LiveServer, tmp_path: Path):
     with live_bot(server, tmp_path / "revoked", "revoked"):
         wait_for(lambda: not (tmp_path / "revoked" / "token").exists(), "the end of its token")

@@ -42,7 +42,7 @@ SHORT_S = 10
 """One that does, and that no bot misses because its machine is slow."""
 FREEZER = Path("/sys/fs/cgroup/freezer")
 
-pytestmark = pytest.mark.untraced
+pytestmark = [pytest.mark.full, pytest.mark.untraced]
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +81,7 @@ os.write(line, f"{number} {hashlib.sha256(said).hexdigest()}\\n".encode())
 """
 
 
+@pytest.mark.short
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 30))])
 def test_a_stream_of_tasks_through_a_bad_network_runs_once_each_with_every_byte(
     server: LiveServer, tmp_path: Path, notes: Path, seed: int
@@ -110,6 +111,7 @@ def test_a_stream_of_tasks_through_a_bad_network_runs_once_each_with_every_byte(
     assert set(harm) == set(FAULTS)
 
 
+@pytest.mark.short
 def test_a_partition_shorter_than_the_lease_costs_nothing(server: LiveServer, tmp_path: Path, notes: Path):
     """Nothing gets through in either direction; the command goes on, and its words come when the way is free."""
     go, done = notes / "go", notes / "done"
@@ -189,6 +191,7 @@ def test_a_bot_that_was_away_longer_than_its_lease_has_lost_its_run(
 # ---------------------------------------------------------------- sudden deaths
 
 
+@pytest.mark.short
 def test_kill_of_the_server_and_of_bots_in_mid_flight(server: LiveServer, tmp_path: Path, notes: Path):
     """Every task succeeds and counts once. No command runs without need: one more for each that died with its bot."""
     ledger = notes / "ledger"

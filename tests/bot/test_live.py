@@ -97,6 +97,7 @@ def test_exit_codes_and_both_streams_come_through(server: LiveServer, pool: str)
     assert (log(server, task_id), log(server, task_id, "stderr")) == (b"out\n", b"err\n")
 
 
+@pytest.mark.full
 def test_ten_megabytes_are_equal_by_their_digest(server: LiveServer, pool: str):
     script = (
         "import random, sys\nchance = random.Random(1)\n"
@@ -150,6 +151,7 @@ def test_a_task_that_is_cancelled_while_it_runs_is_killed(server: LiveServer, po
     assert not alive(int(pid.read_text()))
 
 
+@pytest.mark.full
 def test_a_hundred_tasks_run_once_each(server: LiveServer, pool: str, tmp_path: Path):
     ledger = tmp_path / "ledger"
     made = [submit(server, pool, SHELL, "-c", f"echo {number} >> {ledger}") for number in range(100)]
@@ -179,6 +181,7 @@ def has_started(server: LiveServer, task_id: str) -> bool:
     return bool(runs) and runs[0]["started_at"] is not None
 
 
+@pytest.mark.full
 def test_a_result_that_could_not_be_reported_is_delivered_after_both_have_died(tmp_path: Path, notes: Path):
     with live_server(folder=tmp_path / "server") as server, live_bot(server, tmp_path / "journal", "journal") as bot:
         go = notes / "go"
@@ -203,6 +206,7 @@ def test_a_bot_told_to_terminate_ends(server: LiveServer, tmp_path: Path):
         assert bot.process.wait(HANG_S) == 0
 
 
+@pytest.mark.full
 def test_a_bot_that_lost_its_folder_comes_in_when_the_old_one_is_gone(server: LiveServer, tmp_path: Path):
     with live_bot(server, tmp_path / "first" / "wiped", "wiped") as bot:
         bot.kill()

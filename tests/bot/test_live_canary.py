@@ -14,7 +14,7 @@ from tests.live import LiveServer, live_server
 from tests.server.fleet.test_rollout import FEW, REST
 from tests.server.test_fleet import write
 
-pytestmark = pytest.mark.untraced
+pytestmark = [pytest.mark.full, pytest.mark.untraced]
 
 
 def versions(server: LiveServer) -> dict[str, str]:

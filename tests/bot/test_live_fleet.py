@@ -17,6 +17,8 @@ from tests.bot.test_live import ended, has_started, log, submit
 from tests.deadline import HANG_S
 from tests.live import LiveServer, live_server
 
+pytestmark = pytest.mark.full
+
 BOTS = """
 [[group]]
 name = "lab"
@@ -90,6 +92,7 @@ def _events(server: LiveServer, kind: str, bot_id: str = "lab1") -> list[str]:
     return [event["message"] for event in events if event["kind"] == kind]
 
 
+@pytest.mark.short
 def test_the_group_gives_dimensions_a_script_and_settings(server: LiveServer, bot: BotProcess):
     wait_for(lambda: "script one in r1" in _events(server, "bot_log"), "the script's word")
     assert "hello from the hook" in _events(server, "bot_log")

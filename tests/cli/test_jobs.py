@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.bot.bots import wait_for
+from tests.cases import some
 from tests.cli.conftest import Up
 from tests.cli.terminal import Terminal
 
@@ -91,7 +92,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-@pytest.mark.parametrize("verb", ["submit", "check"])
+@pytest.mark.parametrize("verb", some(["submit", "check"], short=1))
 def test_a_bad_document_is_refused_in_a_sentence_and_nothing_is_stored(terminal: Terminal, verb: str, name: str):
     text, code, told = BAD[name]
     before = terminal.json("jobs")["counts"]
@@ -134,6 +135,7 @@ def test_a_plan_tells_what_would_happen_and_stores_nothing(terminal: Terminal):
 # ---------------------------------------------------------------- names
 
 
+@pytest.mark.full
 def test_a_label_stands_for_a_task_wherever_an_id_does(terminal: Terminal, failed_job: str):
     name = f"{failed_job}/test-2"
     task_id = terminal.json("task", "show", name)["task_id"]
@@ -156,6 +158,7 @@ def test_a_label_stands_for_a_task_wherever_an_id_does(terminal: Terminal, faile
     assert len(terminal.json("task", "show", f"{job}/a")["runs"]) == 2
 
 
+@pytest.mark.full
 def test_latest_is_the_last_job_of_ones_own_token(up: Up, tmp_path: Path):
     made = up.terminal.json("token", "create", "bob", "--role", "user", "--group", "default")
     bob = Terminal(tmp_path, MYRMIDON_SERVER=up.url, MYRMIDON_TOKEN=made["token"])
@@ -224,6 +227,7 @@ def test_logs_of_a_job_are_below_their_labels_and_can_be_selected(terminal: Term
     assert terminal.ok("job", "log", "--label", "b*", failed_job) == "built\n"
 
 
+@pytest.mark.full
 def test_a_followed_log_goes_on_to_the_end_of_the_job(terminal: Terminal):
     job = submit(terminal, graph(a=node("echo one; echo two"), b=node("echo three; exit 4", "a")))
     done = terminal.run("job", "log", "-f", job)
@@ -245,6 +249,7 @@ def test_timing_and_results_name_the_tasks(terminal: Terminal, failed_job: str):
     assert (done.returncode, [task["label"] for task in json.loads(done.stdout)["tasks"]]) == (1, ["mail"])
 
 
+@pytest.mark.full
 def test_a_graph_is_drawn_in_three_formats(terminal: Terminal, failed_job: str):
     dot = terminal.ok("job", "graph", failed_job)
     assert dot.startswith("digraph job {")
@@ -257,6 +262,7 @@ def test_a_graph_is_drawn_in_three_formats(terminal: Terminal, failed_job: str):
     assert (svg.startswith("<svg"), svg.count("<rect"), svg.count("<path")) == (True, 5, 5)
 
 
+@pytest.mark.full
 def test_two_jobs_are_compared(terminal: Terminal, failed_job: str):
     other = submit(terminal, graph(build=node("echo built"), more=node("true", "build")))
     terminal.ok("job", "result", other)
@@ -306,6 +312,7 @@ def test_a_held_job_starts_after_its_release(terminal: Terminal):
     assert terminal.run("job", "result", job).returncode == 0
 
 
+@pytest.mark.full
 def test_a_job_ends_with_a_code_of_its_own(terminal: Terminal):
     job = submit(terminal, graph(a=node("sleep 60")))
     terminal.ok("job", "cancel", job)
@@ -364,6 +371,7 @@ def test_a_job_is_not_taken_for_a_task(terminal: Terminal):
     assert (done.returncode, "@latest/LABEL" in done.stderr) == (2, True)
 
 
+@pytest.mark.full
 def test_a_job_that_has_succeeded_runs_again_with_full_only(terminal: Terminal):
     job = submit(terminal, graph(a=node("true")))
     terminal.ok("job", "result", job)

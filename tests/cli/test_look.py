@@ -150,6 +150,7 @@ def status_of(terminal: Terminal, bot_id: str) -> str:
     return str(terminal.json("bot", "show", bot_id, "--events", "0")["status"])
 
 
+@pytest.mark.full
 def test_a_bot_is_put_aside_and_works_again(terminal: Terminal, bot_id: str):
     terminal.ok("bot", "quarantine", bot_id, "--reason", "bad disk")
     for words in (["bot", "show", bot_id], ["bots"], ["doctor"]):
@@ -229,6 +230,7 @@ def test_an_invitation_says_where_the_bot_belongs(terminal: Terminal):
     assert (refused.returncode, "bot-bootstrap" in refused.stderr) == (65, True)
 
 
+@pytest.mark.full
 def test_a_bot_that_lives_is_revoked_and_deleted_by_force_only(up: Up, tmp_path: Path):
     with up.terminal.start("bot", "--dir", str(tmp_path / "bot"), "--id", "fourth", "--server", up.url) as bot:
         up.terminal.ok("run", "-d", "id=fourth", "--", "true")
@@ -370,6 +372,7 @@ def in_a_shell(terminal: Terminal, line: str) -> subprocess.CompletedProcess[byt
     return subprocess.run(["bash", "-c", line], env=env, capture_output=True, check=False, timeout=HANG_S)
 
 
+@pytest.mark.full
 def test_a_list_whose_reader_leaves_has_done_its_work(terminal: Terminal, failed: str):
     for words in ("tasks", "tasks --json", "query tasks/list", "--help"):
         done = in_a_shell(terminal, f"$M {words} | true; exit ${{PIPESTATUS[0]}}")
@@ -410,6 +413,7 @@ def test_a_mistake_is_json_for_programs(terminal: Terminal, failed: str):
     assert json.loads(done.stdout)["error"]["code"] == "failed"
 
 
+@pytest.mark.full
 def test_collect_shows_a_bar_on_a_terminal(terminal: Terminal):
     task_id = terminal.ok("trigger", "--", "true").strip()
     shown = seen(terminal, "collect", task_id)
@@ -478,6 +482,7 @@ def test_open_prints_a_link_that_logs_in_a_browser_once(terminal: Terminal):
     assert "must begin with a slash" in terminal.run("open", "tasks").stderr
 
 
+@pytest.mark.full
 def test_up_prints_such_a_link_too(tmp_path: Path):
     """Of an `up` that was started just now: its link is good for ten minutes, and other tests may have taken longer."""
     up = start_up(tmp_path)

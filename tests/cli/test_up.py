@@ -32,6 +32,7 @@ def test_up_starts_runs_and_stops_with_no_process_left(tmp_path: Path):
     assert list((tmp_path / "config" / "myrmidon").iterdir()) == []
 
 
+@pytest.mark.full
 def test_other_users_can_read_nothing_that_up_writes_and_logs_have_no_login_link(tmp_path: Path):
     data = tmp_path / "legion"
     data.mkdir(mode=0o755)
@@ -96,6 +97,7 @@ def test_tasks_read_neither_the_data_of_the_server_nor_the_tokens_of_its_user(tm
     assert "\n0\n" in done.stdout, "nor do they get the variables of the shell"
 
 
+@pytest.mark.full
 def test_up_once_that_is_interrupted_says_so(tmp_path: Path):
     words = ["up", "--port", "0", "--bots", "1", "--data-dir", str(tmp_path / "legion"), "--once", "--"]
     with Terminal(tmp_path).start(*words, "sh", "-c", "echo begun; sleep 600") as running:
@@ -114,6 +116,7 @@ def test_up_says_why_it_cannot_start(tmp_path: Path):
     assert "Cannot listen on 203.0.113.1" in done.stderr
 
 
+@pytest.mark.full
 def test_a_second_up_on_the_same_folder_is_refused_and_a_terminated_bot_stays_away(tmp_path: Path):
     up = start_up(tmp_path, "--bots", "1")
     second = up.terminal.run("up", "--data-dir", str(up.data), "--port", "0")
@@ -127,6 +130,7 @@ def test_a_second_up_on_the_same_folder_is_refused_and_a_terminated_bot_stays_aw
     assert (code, rest.count("restarting it")) == (0, 0)
 
 
+@pytest.mark.full
 def test_a_server_that_dies_is_started_again_at_the_same_address(tmp_path: Path):
     up = start_up(tmp_path, "--bots", "1")
     assert up.process.stdout is not None
@@ -168,6 +172,7 @@ def test_a_backup_says_whose_data_it_copies_and_obeys_the_named_server(tmp_path:
     assert "setting" not in wanting.stderr
 
 
+@pytest.mark.full
 def test_a_backup_of_a_running_server_is_restored_elsewhere_with_its_tokens(tmp_path: Path):
     up = start_up(tmp_path, "--bots", "0")
     task_id = json.loads(up.terminal.ok("trigger", "--json", "--name", "kept", "--", "true"))["tasks"][0]["task_id"]
@@ -187,6 +192,7 @@ def test_a_backup_of_a_running_server_is_restored_elsewhere_with_its_tokens(tmp_
         stop_up(again)
 
 
+@pytest.mark.full
 def test_copy_db_moves_an_installation(tmp_path: Path):
     up = start_up(tmp_path, "--bots", "0")
     up.terminal.ok("trigger", "--name", "moved", "--", "true")

@@ -25,7 +25,7 @@ def bot_zip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(params=["this", "3.8"])
+@pytest.fixture(params=["this", pytest.param("3.8", marks=pytest.mark.full)])
 def python(request: pytest.FixtureRequest) -> str:
     if request.param == "this":
         return sys.executable

@@ -20,7 +20,7 @@ DATABASES = {"sqlite", "postgresql", "mariadb"}
 def databases_of() -> dict[str, set[str]]:
     """On which databases each named test runs, as pytest collects it."""
     files = sorted({name.partition("::")[0] for names in ACCEPTANCE.values() for name in names})
-    words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files]
+    words = [sys.executable, "-m", "pytest", "--all", "--collect-only", "-q", "-p", "no:cacheprovider", *files]
     root = Path(__file__).parents[2]
     words[-len(files) :] = [str((TESTS / file).relative_to(root)) for file in files]
     done = subprocess.run(words, cwd=root, capture_output=True, text=True, timeout=HANG_S, check=True)

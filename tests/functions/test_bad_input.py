@@ -171,6 +171,7 @@ def test_code_that_would_leave_its_folder_or_fill_the_disk_fails_the_task_with_t
     assert reason in message
 
 
+@pytest.mark.full
 def test_a_module_that_hangs_on_import_is_ended_by_the_timeout_of_the_task(client: Client):
     code = a_zip({"sample.py": b"import time\nprint('importing', flush=True)\nwhile True: time.sleep(1)\n"})
     task_id = submit(client, constant(1), code=code, timeout_s=1)
@@ -232,6 +233,7 @@ def test_a_client_of_another_group_runs_the_same_functions_with_its_own_copies(c
 # ---------------------------------------------------------------- cancel
 
 
+@pytest.mark.full
 def test_a_future_whose_function_has_begun_cannot_be_cancelled_but_its_job_can(client: Client, tmp_path: Path):
     gate, started = tmp_path / "gate", tmp_path / "started"
     with client.executor() as executor:

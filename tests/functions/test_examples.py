@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from textwrap import indent
 
+import pytest
+
 from myrmidon import Client
 from tests.deadline import HANG_S
 from tests.live import LiveServer
@@ -53,6 +55,7 @@ def test_word_count(server: LiveServer, client: Client, tmp_path: Path):
     assert out.split()[:4] == ["6000", "the", "3000", "cat"]
 
 
+@pytest.mark.full
 def test_parameter_sweep(server: LiveServer, client: Client, tmp_path: Path):
     out = run(server, tmp_path, str(ROOT / "examples" / "parameter_sweep.py"), "plot.svg")
     assert out.startswith("96 simulations; the highest peak is ")
@@ -62,6 +65,7 @@ def test_parameter_sweep(server: LiveServer, client: Client, tmp_path: Path):
     assert (tmp_path / "again.svg").read_text() == plot
 
 
+@pytest.mark.full
 def test_notebook(server: LiveServer, client: Client, tmp_path: Path):
     out = run(server, tmp_path, "-", str(ROOT / "examples" / "notebook.ipynb"), script=SESSION)
     first, second = out.splitlines()
@@ -82,6 +86,7 @@ def test_the_program_of_the_readme(server: LiveServer, client: Client, tmp_path:
     assert run(server, tmp_path, "program.py") == "[{'a': 2, 'b': 1}, {'b': 1, 'c': 1}]\n"
 
 
+@pytest.mark.full
 def test_the_commands_of_the_tutorial(server: LiveServer, client: Client, tmp_path: Path):
     text = (ROOT / "docs" / "functions.md").read_text()
     start = text.split("```python\n", 1)[1].split("if __name__", 1)[0]

@@ -29,6 +29,8 @@ from tests.functions.live import a_client
 from tests.functions.remote_tasks import capture, count, half, later, mul, raise_after, wait_for_file
 from tests.live import LiveServer
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def executor(client: Client, tmp_path: Path) -> Iterator[RemoteExecutor]:
@@ -59,6 +61,7 @@ def cancelled() -> Future[Any]:
 # -- ExecutorTest ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.short
 def test_submit(executor):
     assert executor.submit(pow, 2, 8).result() == 256
 
@@ -72,6 +75,7 @@ def test_submit_keyword(executor):
         executor.submit(arg=1)
 
 
+@pytest.mark.short
 def test_map(executor):
     assert list(executor.map(pow, range(10), range(10))) == list(map(pow, range(10), range(10)))
     assert list(executor.map(pow, range(10), range(10), chunksize=3)) == list(map(pow, range(10), range(10)))
@@ -128,6 +132,7 @@ def test_20369(executor):
     assert futures.wait([future, future], return_when=ALL_COMPLETED) == ({future}, set())
 
 
+@pytest.mark.short
 def test_first_completed(executor, tmp_path):
     quick, slow = executor.submit(mul, 21, 2), executor.submit(wait_for_file, str(tmp_path / "file"))
     pending: Future[Any] = Future()
@@ -245,12 +250,14 @@ def test_hang_gh94440(executor):
     executor.shutdown(wait=True)
 
 
+@pytest.mark.short
 def test_context_manager_shutdown(client: Client):
     with client.executor() as executor:
         made = [executor.submit(abs, number) for number in range(-5, 0)]
     assert [future.result() for future in made] == [5, 4, 3, 2, 1]
 
 
+@pytest.mark.short
 def test_cancel_works_until_a_bot_has_taken_the_task(executor, tmp_path: Path):
     made = [executor.submit(wait_for_file, str(tmp_path / "file"), str(tmp_path / "started")) for _ in range(1_000)]
     until_started(tmp_path / "started")

@@ -10,10 +10,14 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from myrmidon import Client
 from tests.bot.bots import wait_for
 from tests.deadline import HANG_S
 from tests.live import LiveServer
+
+pytestmark = pytest.mark.full
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -47,6 +51,7 @@ def run(server: LiveServer, folder: Path, program: str) -> subprocess.CompletedP
     )
 
 
+@pytest.mark.short
 def test_a_job_keeps_its_code_until_the_new_one_is_asked_for(server: LiveServer, client: Client, tmp_path: Path):
     write(tmp_path, "library.py", "def value() -> int:\n    raise OSError('old')\n")
     program = """
@@ -184,6 +189,7 @@ def test_ctrl_c_leaves_the_job_running(server: LiveServer, client: Client, tmp_p
     assert client.job(job_id).wait().state == "SUCCEEDED"
 
 
+@pytest.mark.short
 def test_calls_of_the_last_statement_are_sent(server: LiveServer, client: Client, tmp_path: Path):
     file = tmp_path / "file"
     program = f"""

@@ -109,6 +109,7 @@ def test_the_debugger_stops_where_the_function_has_raised(server: LiveServer, tm
         os.close(master)
 
 
+@pytest.mark.full
 def test_a_function_whose_inputs_do_not_exist_cannot_be_reproduced(server: LiveServer, tmp_path: Path, client: Client):
     source = """
         from myrmidon import Client, task
@@ -132,6 +133,7 @@ def test_a_function_whose_inputs_do_not_exist_cannot_be_reproduced(server: LiveS
     assert (done.returncode, "has not succeeded" in done.stderr) == (2, True), done.stderr
 
 
+@pytest.mark.full
 def test_the_requirements_of_a_function_are_installed_first(server: LiveServer, tmp_path: Path):
     """No bot has run the function: its pool has none."""
     packages = tmp_path / "packages"

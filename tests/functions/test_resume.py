@@ -99,6 +99,7 @@ def test_a_failed_job_goes_on_where_it_has_failed(server: LiveServer, tmp_path: 
     assert client.job("wc-failed~1").info().job_id == failed.job_id
 
 
+@pytest.mark.full
 def test_a_job_that_has_failed_for_another_reason_runs_again_from_there(
     server: LiveServer, tmp_path: Path, client: Client
 ):
@@ -141,6 +142,7 @@ def test_commands_and_functions_in_one_resumed_graph(server: LiveServer, tmp_pat
     assert again.stdout.splitlines() == ["40 or 42", "['show', 'told']"], again.stderr
 
 
+@pytest.mark.full
 def test_two_revisions_are_compared_by_code_inputs_and_results(server: LiveServer, tmp_path: Path):
     write(tmp_path, "steps.py", STEPS)
     program(server, tmp_path, "wc-diff", ["a", "b"])

@@ -189,6 +189,7 @@ def test_tasks_that_always_fail_use_their_reruns_and_fail_the_job(play: Play):
     assert job.show()["state"] == "FAILED"
 
 
+@pytest.mark.full
 def test_an_old_job_is_purged_with_its_values_and_one_that_runs_is_kept(tmp_path: Path):
     short = ("server/settings.py", "retention=self.retention_days * DAY", "retention=SECOND // 2")
     with live_server(source=a_source(tmp_path / "source", short), sweep_s=0.1) as server:
@@ -209,6 +210,7 @@ def test_an_old_job_is_purged_with_its_values_and_one_that_runs_is_kept(tmp_path
         checked(server)
 
 
+@pytest.mark.full
 def test_a_restart_of_the_server_goes_on_with_the_job_and_refuses_what_has_ended(tmp_path: Path):
     with live_server(folder=tmp_path / "server", sweep_s=0.1) as server:
         play = Play(server, "restarted")

@@ -16,6 +16,8 @@ from tests.functions import remote_tasks as tasks
 from tests.functions.live import a_client, function_bot
 from tests.live import LiveServer, live_server
 
+pytestmark = pytest.mark.full
+
 T = TypeVar("T")
 TABLE = {f"word {number}": number for number in range(500)}
 WORDS = list(TABLE)[:150]
@@ -67,6 +69,7 @@ def value_ids(client: Client) -> list[str]:
     return [one.id for one in client.api.shared_values(limit=1000).values]
 
 
+@pytest.mark.short
 def test_a_map_over_a_shared_value_survives_servers_that_are_killed(server: LiveServer):
     with counted_client(server) as client:
         shared: list[Shared[dict[str, int]]] = []

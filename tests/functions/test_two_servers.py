@@ -21,7 +21,11 @@ from tests.functions import fault_tasks as tasks
 from tests.functions.programs import gated_program, plain_map, program
 from tests.functions.site import Site, executors_of, processes_behind
 
-pytestmark = [pytest.mark.untraced, pytest.mark.parametrize("dialect", ["postgresql", "mariadb"], indirect=True)]
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.untraced,
+    pytest.mark.parametrize("dialect", ["postgresql", "mariadb"], indirect=True),
+]
 STEPS = 20
 
 
@@ -76,6 +80,7 @@ def test_functions_and_values_small_and_large_pass_between_bots_of_both_servers(
     assert set(succeeded(job).counts) == {"SUCCEEDED"}
 
 
+@pytest.mark.short
 def test_a_whole_program_runs_once_although_both_servers_hand_it_out(site: Site):
     with site.new_job("once") as job:
         handles = program(11, 40, job.map)
@@ -171,6 +176,7 @@ def test_kill_of_a_worker_whose_supervisor_goes_on(site: Site, tmp_path: Path):
     gated.open_and_compare()
 
 
+@pytest.mark.short
 @pytest.mark.parametrize("seed", [6, pytest.param(7, marks=pytest.mark.soak)])
 def test_kill_of_a_server_in_mid_job_costs_nothing_but_repeated_calls(site: Site, tmp_path: Path, seed: int):
     gated = Gated(site, tmp_path, seed)

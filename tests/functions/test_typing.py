@@ -44,6 +44,7 @@ def test_mypy_accepts_right_wiring_and_finds_every_wrong_one(folder: Path):
     assert {int(number) for name, number in found if name == "bad"} == marked_lines(), done.stdout
 
 
+@pytest.mark.full
 def test_pyright_accepts_right_wiring_and_finds_every_wrong_one(folder: Path):
     pytest.importorskip("pyright", reason="pyright is not installed")
     (folder / "pyrightconfig.json").write_text(

@@ -54,6 +54,7 @@ class SimulatedBots:
         self._threads.shutdown()
 
 
+@pytest.mark.full
 def test_a_fan_out_and_fan_in_of_10000_tasks_ends_and_no_task_runs_twice():
     with live_server(sweep_s=0.5) as server:
         graphs = Graphs(server, "wide")

@@ -33,6 +33,7 @@ def test_whatever_happens_to_a_few_graphs_all_invariants_hold(db_url, tmp_path):
     live(db_url, tmp_path, range(3))
 
 
+@pytest.mark.full
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(0, 500, BLOCK))
 def test_whatever_happens_to_500_graphs_all_invariants_hold(db_url, tmp_path, first):

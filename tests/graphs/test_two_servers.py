@@ -20,7 +20,11 @@ from tests.graphs.live import Graphs, Job, checked
 from tests.server.test_two_servers import a_pair
 from tests.server.wire import WireBot
 
-pytestmark = [pytest.mark.untraced, pytest.mark.parametrize("dialect", ["postgresql", "mariadb"], indirect=True)]
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.untraced,
+    pytest.mark.parametrize("dialect", ["postgresql", "mariadb"], indirect=True),
+]
 _pools = count(1)
 
 
@@ -101,6 +105,7 @@ def layered(graphs: Graphs, layers: int, width: int) -> dict[str, object]:
     }
 
 
+@pytest.mark.short
 def test_a_graph_submitted_on_one_server_runs_on_real_bots_of_both(two_servers, pool, tmp_path):
     one, two = two_servers
     bots, notes = tmp_path / "bots", tmp_path / "notes"  # commands may not write into the parents of a bot's folder
@@ -176,6 +181,7 @@ def test_a_job_is_retried_automatically_and_its_failed_part_only(two_servers, po
     assert runs == {"good": 1, "bad": 3, "last": 1}
 
 
+@pytest.mark.short
 def test_kill_of_a_server_in_mid_graph_costs_nothing_but_repeated_calls(two_servers, pool):
     one, two = two_servers
     graphs = at(one, pool)

@@ -49,7 +49,7 @@ def bot_zip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(params=["this", "3.8"])
+@pytest.fixture(params=["this", pytest.param("3.8", marks=pytest.mark.full)])
 def load(request: pytest.FixtureRequest, bot_zip: Path, tmp_path: Path) -> Iterator[Callable[[Path], Executor]]:
     """Start an executor whose code is a library; on this interpreter and on the oldest that bots may have."""
     python = sys.executable if request.param == "this" else python38()

@@ -29,6 +29,7 @@ def run(folder: Path, *words: str, server: LiveServer | None = None) -> str:
     return done.stdout
 
 
+@pytest.mark.full
 def test_the_cpp_example_is_built_by_its_makefile_and_counts_words(server: LiveServer, client: Client, tmp_path: Path):
     folder = shutil.copytree(ROOT / "examples" / "native-cpp", tmp_path / "example")
     run(folder, "make", f"MYRMIDON={MYRMIDON}", "CXXFLAGS=-O0 -Wall -Werror")
@@ -38,6 +39,7 @@ def test_the_cpp_example_is_built_by_its_makefile_and_counts_words(server: LiveS
     assert out.splitlines() == ["7 words, the longest is bird", "3 the", "1 and", "1 bird"]
 
 
+@pytest.mark.full
 def test_the_rust_example_finds_primes(server: LiveServer, client: Client):
     folder = ROOT / "examples" / "native-rust"
     library = building.rust(folder / "src" / "lib.rs", "libprimes.so")
@@ -50,6 +52,7 @@ def blocks(language: str) -> list[str]:
     return [part.split("```", 1)[0] for part in text.split(f"```{language}\n")[1:]]
 
 
+@pytest.mark.full
 def test_the_tutorial_works_as_it_is_written(server: LiveServer, client: Client, tmp_path: Path):
     (tmp_path / "count.cpp").write_text(blocks("cpp")[0])
     (tmp_path / "count.py").write_text(blocks("python")[0])
@@ -58,6 +61,7 @@ def test_the_tutorial_works_as_it_is_written(server: LiveServer, client: Client,
     assert run(tmp_path, sys.executable, "count.py", server=server) == "{'a': 2, 'b': 1}\n"
 
 
+@pytest.mark.full
 def test_every_block_of_the_documentation_compiles():
     for block in blocks("rust"):
         building.rust(building.source(f"#![allow(dead_code)]\n{block}", "rs"))

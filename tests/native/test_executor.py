@@ -13,6 +13,8 @@ from tests.executor.processes import Died, Executor, Raw
 from tests.native import building
 from tests.native.building import SOURCES
 
+pytestmark = pytest.mark.full
+
 Load = Callable[[Path], Executor]
 
 
@@ -48,6 +50,7 @@ def test_the_environment_of_a_run_is_seen_and_undone(faults: Executor):
     assert faults.result("variable", "COLOUR") == ""
 
 
+@pytest.mark.short
 def test_everything_that_a_run_prints_is_in_its_log_and_in_no_other(faults: Executor, rust_faults: Executor):
     for text in ("one", "two"):
         answer = faults.run("prints", text)
@@ -56,6 +59,7 @@ def test_everything_that_a_run_prints_is_in_its_log_and_in_no_other(faults: Exec
         assert (answer["stdout"], answer["stderr"]) == (f"print {text}", f"eprint {text}")
 
 
+@pytest.mark.short
 @pytest.mark.parametrize(
     ("function", "given", "type_", "message", "base"),
     [
@@ -74,6 +78,7 @@ def test_an_exception_is_the_error_of_its_run(faults: Executor, function, given,
     assert faults.result("pid") == faults.process.pid
 
 
+@pytest.mark.short
 def test_an_err_and_a_panic_are_errors_of_their_runs(rust_faults: Executor):
     parsed = rust_faults.error("fails", "x", language="RUST")
     assert (parsed["type"], parsed["message"]) == ("core::num::error::ParseIntError", "invalid digit found in string")
@@ -85,6 +90,7 @@ def test_an_err_and_a_panic_are_errors_of_their_runs(rust_faults: Executor):
     assert rust_faults.result("panics", 1) == 2
 
 
+@pytest.mark.short
 def test_a_value_of_a_wrong_type_names_the_argument_and_both_types(faults: Executor, rust_faults: Executor):
     error = faults.error("total", {"a": [1, "two"]})
     assert (error["kind"], error["type"]) == ("type", "myrmidon.TypeProblem")
@@ -114,6 +120,7 @@ def died(executor: Executor, function: str, *inputs: object) -> int:
     return int(ended.value.args[0])
 
 
+@pytest.mark.short
 def test_a_crash_ends_the_process_by_its_signal_and_keeps_what_was_printed(load: Load):
     executor = load(building.cpp(SOURCES / "faults.cpp"))
     assert died(executor, "segfault") == -signal.SIGSEGV

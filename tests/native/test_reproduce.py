@@ -20,6 +20,8 @@ from tests.native import building, python_tasks
 from tests.native import declared as native
 from tests.native.declared import A_RECORD
 
+pytestmark = pytest.mark.full
+
 
 def submitted(client: Client, function: Any, *args: Any) -> str:
     """The id of the task of a call that has ended."""
@@ -30,6 +32,7 @@ def submitted(client: Client, function: Any, *args: Any) -> str:
     return task.task_id
 
 
+@pytest.mark.short
 def test_a_native_function_runs_here_with_its_library_and_its_inputs(server: LiveServer, client: Client, tmp_path):
     with client.new_job(id="natively") as job:
         summed = native.cpp_integers([native.add(1, 2), 10, native.rust_integer(-1)])

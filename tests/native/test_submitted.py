@@ -13,7 +13,7 @@ from tests.live import LiveServer
 from tests.native import building
 from tests.native.building import SOURCES
 
-pytestmark = pytest.mark.usefixtures("client")
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("client")]
 
 DECLARED = """
     from myrmidon import task
@@ -44,6 +44,7 @@ def use_factor(folder: Path, factor: int, name: str = "libscale.so") -> None:
     shutil.copy(building.cpp(SOURCES / "scale.cpp", f"-DFACTOR={factor}"), folder / name)
 
 
+@pytest.mark.short
 def test_a_script_sends_the_library_that_a_module_declares_although_no_node_calls_it(
     server: LiveServer, tmp_path: Path
 ):

@@ -112,6 +112,7 @@ def through(library: NativeLibrary, case: Case, data: bytes) -> bytes:
     return msgpack.pack_packed(outputs) if is_tuple else outputs[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @given(data=st.data())
 def test_a_value_is_the_same_after_python_cpp_rust_python_and_back(libraries, case: Case, data):
@@ -168,6 +169,7 @@ def test_two_cpp_libraries_in_one_process_keep_their_functions_apart(libraries):
     assert "add" not in libraries[0].functions
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("library", [0, 1], ids=["cpp", "rust"])
 @settings(max_examples=300)
 @given(data=st.data())

@@ -134,6 +134,7 @@ def test_tasks_run_while_the_broker_is_down_and_all_messages_arrive_when_it_is_b
     assert broker.url not in server.log
 
 
+@pytest.mark.full
 def test_a_deleted_queue_delays_nobody_and_gets_what_comes_after_it_was_made_again(broker, prefix, server, consumer):
     other = Consumer(broker, prefix)
     bot = a_bot(server)
@@ -148,6 +149,7 @@ def test_a_deleted_queue_delays_nobody_and_gets_what_comes_after_it_was_made_aga
     assert not {body["task"] for body in consumer.bodies} & set(missed)
 
 
+@pytest.mark.full
 def test_a_consumer_that_never_acknowledges_gets_its_messages_again_and_delays_nobody(server, consumer):
     bot = a_bot(server)
     tasks = run_tasks(server, bot)
@@ -176,6 +178,7 @@ def relayed(server) -> float:
     return float(lines[0].split()[-1]) if lines else 0.0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dialect", ["postgresql", "mariadb"], indirect=True)
 def test_of_two_servers_one_relays_and_the_other_takes_over_when_it_dies(dialect, broker, prefix, tmp_path):
     url = servers.new_database(databases.server_url(dialect))

@@ -19,7 +19,7 @@ from tests.relays.consumers import Consumer
 from tests.relays.test_amqp import KINDS, a_bot, check_story, lag, run_tasks, wait_until_leased
 from tests.server.wire import wait_for
 
-pytestmark = pytest.mark.untraced
+pytestmark = [pytest.mark.full, pytest.mark.untraced]
 _numbers = count(1)
 
 
@@ -44,6 +44,7 @@ def prefix() -> str:
     return f"tls{next(_numbers)}/"
 
 
+@pytest.mark.short
 def test_messages_reach_a_broker_whose_authority_is_named_in_the_settings(broker, authority, prefix, tmp_path):
     amqp = {"url": broker.tls_url, "exchange_prefix": prefix, "ca_file": str(authority.file)}
     with publishing(tmp_path, **amqp) as server:
@@ -145,6 +146,7 @@ def test_a_webhook_of_another_authority_gets_nothing_and_its_log_says_why(server
         assert got == []
 
 
+@pytest.mark.short
 def test_a_certificate_for_another_name_is_refused(server, authority):
     with receiving(authority.certificate("DNS:elsewhere.example"), "127.0.0.1") as (got, url):
         webhook = create(server, url)

@@ -164,6 +164,7 @@ def test_a_receiver_that_fails_delays_its_own_messages_only_and_gets_all_in_the_
             server.delete(f"/api/v1/webhooks/{hook['id']}")
 
 
+@pytest.mark.full
 def test_a_backlog_is_capped_with_an_alarm(source, tmp_path):
     limited = {**LOCAL, "max_backlog": 4}
     with receiving() as (receiver, url), live_server(folder=tmp_path, source=source, webhooks=limited) as server:

@@ -348,6 +348,7 @@ def test_a_reply_that_was_lost_costs_nothing(w):
     assert (w.claim("b1", nonce=5), w.task(task).run_number) == (first, 1)
 
 
+@pytest.mark.full
 def test_ten_thousand_children_and_ten_thousand_parents(w):
     labels = [str(number) for number in range(10_000)]
     job = w.job({"a": [], **{label: ["a"] for label in labels}, "z": labels})

@@ -133,6 +133,7 @@ def test_what_a_killed_server_left_is_not_read_into_what_is_restored(tmp_path):
         assert len(server.get("/api/v1/tasks")[1]["tasks"]) == 5
 
 
+@pytest.mark.full
 def test_what_is_replaced_after_a_kill_is_kept_whole(tmp_path):
     with live_server() as server:
         backup(settings_at(server.folder), tmp_path / "copy")
@@ -156,6 +157,7 @@ def test_what_restores_in_a_row_put_aside_is_kept_apart(installation, tmp_path):
         assert path.with_name(f"{path.name}-wal").read_bytes() == path.read_bytes()
 
 
+@pytest.mark.full
 def test_a_damaged_database_is_replaced(installation, tmp_path):
     backup(settings_at(installation), tmp_path / "copy")
     damage = b"no database " * 1000
@@ -258,6 +260,7 @@ def test_a_backup_is_restored_with_its_logs_on_another_kind_of_database(installa
     assert not (tmp_path / "new" / "myrmidon.db-logs").exists()
 
 
+@pytest.mark.full
 def test_logs_that_lie_elsewhere_are_not_left_behind_without_a_word(installation, tmp_path):
     old = f"sqlite:///{installation}/myrmidon.db"
     with inside(installation) as app:
@@ -271,6 +274,7 @@ def test_logs_that_lie_elsewhere_are_not_left_behind_without_a_word(installation
     assert done["log_chunks"].num_bytes == len(BYTES)
 
 
+@pytest.mark.full
 def test_what_is_not_there_is_neither_moved_nor_backed_up_nor_made(installation, tmp_path):
     old, none = f"sqlite:///{installation}/myrmidon.db", f"sqlite:///{tmp_path}/none.db"
     for source, its_logs in ((none, None), (old, none)):

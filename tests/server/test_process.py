@@ -350,6 +350,7 @@ def is_read(connection: socket.socket) -> bool:
 DOCUMENT = b"GET /api/openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
+@pytest.mark.full
 def test_callers_that_take_no_answers_keep_nobody_out_and_are_let_go():
     with live_server(body_timeout_s=1, most_calls=3) as server, ExitStack() as stack:
         assert server.get("/api/v1/server")[0] == 200
@@ -363,6 +364,7 @@ def test_callers_that_take_no_answers_keep_nobody_out_and_are_let_go():
         assert '"error"' not in server.log
 
 
+@pytest.mark.full
 def test_an_answer_that_nobody_takes_does_not_keep_its_connection_open():
     """The call is answered and the connection is to be closed, but what was said is still here."""
     last = DOCUMENT.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
@@ -446,6 +448,7 @@ def test_metrics_tell_what_the_issue_of_the_day_may_be(server):
 # ---------------------------------------------------------------- stop
 
 
+@pytest.mark.full
 def test_a_stop_answers_those_who_wait():
     with live_server() as server, ThreadPoolExecutor(8) as callers:
         held = []
@@ -594,6 +597,7 @@ def test_a_database_away_means_503_and_work_goes_on_when_it_is_back(kind):
         database.stop()
 
 
+@pytest.mark.full
 def test_a_database_that_does_not_answer_keeps_no_server_from_stopping():
     if servers.available()["mariadb"]:
         pytest.skip(str(servers.available()["mariadb"]))

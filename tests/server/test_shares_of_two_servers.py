@@ -17,7 +17,11 @@ from tests.live import LiveServer
 from tests.server.test_two_servers import a_pair
 from tests.server.wire import WireBot, num_held, wait_for
 
-pytestmark = [pytest.mark.untraced, pytest.mark.parametrize("dialect", ["postgresql", "mariadb"], indirect=True)]
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.untraced,
+    pytest.mark.parametrize("dialect", ["postgresql", "mariadb"], indirect=True),
+]
 Pair = tuple[LiveServer, LiveServer]
 GROUPS = ("default", "other")
 _pools = count(1)
@@ -158,6 +162,7 @@ def idle(*bots: Bot) -> Iterator[Idle]:
             waiting.end()
 
 
+@pytest.mark.short
 def test_tasks_of_an_idle_local_bot_run_there_although_they_come_through_the_other_server(two_servers, pool):
     """All idle bots are connected to one server, the tasks come through the other: 95 % run where their data is."""
     one, two = two_servers

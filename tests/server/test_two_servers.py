@@ -253,6 +253,7 @@ def test_a_killed_server_costs_nothing_but_a_repeated_call(two_servers, lane):
     assert one.get(f"/api/v1/tasks/{made['task_id']}")[1]["result"]["state"] == "SUCCEEDED"
 
 
+@pytest.mark.full
 def test_a_real_bot_goes_on_with_the_other_server_when_its_own_is_killed(two_servers, lane, tmp_path):
     """Behind one address, as a balancer gives it; the command knows of nothing."""
     one, two = two_servers
@@ -293,6 +294,7 @@ def stubborn(live: list[LiveServer], path: str, body: Any, **options: Any) -> An
     raise AssertionError
 
 
+@pytest.mark.full
 def test_kill_of_a_server_and_of_the_database_in_mid_flight_loses_and_doubles_nothing(dialect, lane, tmp_path):
     """Four bots and two clients on two servers, while one server and the database are killed with -9."""
     database = servers.KINDS[dialect](durable=False)

@@ -12,6 +12,8 @@ from playwright.sync_api import Page, expect
 from tests.ui.conftest import ROOT, Api
 from tests.ui.test_pages import PAGES
 
+pytestmark = pytest.mark.full
+
 AXE = ROOT / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 
 
@@ -73,6 +75,7 @@ def test_a_page_about_one_thing_has_no_serious_issue(
         assert serious(page) == []
 
 
+@pytest.mark.short
 def test_the_dialogs_have_no_serious_issue(
     each_scheme: Callable[[str], Iterator[Page]], things: dict[str, str]
 ) -> None:
@@ -85,6 +88,7 @@ def test_the_dialogs_have_no_serious_issue(
         assert serious(page) == []
 
 
+@pytest.mark.short
 def test_the_login_has_no_serious_issue(visit: Any, built_page: Path) -> None:
     for scheme in ("light", "dark"):
         page = visit("/login", signed_in=False, color_scheme=scheme)

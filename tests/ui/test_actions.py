@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, Response, expect
 
 from myrmidon.server.asgi.routes import every_route
 from tests.architecture.test_page_sources import NOT_ON_THE_PAGE
+from tests.cases import some
 from tests.live import a_source, live_server
 from tests.ui.conftest import HANG_MS, Api, Visit, introduce, sign_in
 
@@ -168,7 +169,7 @@ def _is_ours(path: str) -> bool:
     return path.startswith(("/api/v1/", "/auth/"))
 
 
-@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("what", some(CHANGES, short=3))
 def test_a_change_is_made_on_the_page_and_accepted(visit: Visit, api: Api, what: str) -> None:
     do, routes = CHANGES[what]
     accepted: list[str] = []
@@ -185,6 +186,7 @@ def _change_of(response: Response) -> list[str]:
     return [f"{method} {path}"] if method != "GET" and response.status == 200 else []
 
 
+@pytest.mark.full
 def test_a_release_is_reverted_and_allowed_again(browser: Browser, built_page: Path, tmp_path: Path) -> None:
     with live_server() as server:
         server.stop()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from bench.page_views import LOADED_BYTES, Usage
@@ -20,6 +21,7 @@ KEPT_MB = 3.0
 """More than compiled code and caches take; less than tasks that are not shown any more would take."""
 
 
+@pytest.mark.full
 def test_a_quick_run_of_the_benchmark_measures_every_bar_that_is_asked_for(built_page: Path) -> None:
     assert set(MEASURED) < {bar.name for bar in BARS}
     words = [sys.executable, "-m", "bench.ui", "--quick", "--only", ",".join(MEASURED)]
@@ -36,6 +38,7 @@ def test_the_first_load_is_small(built_page: Path, visit: Visit) -> None:
     assert page.evaluate(LOADED_BYTES) <= 180_000
 
 
+@pytest.mark.full
 def test_an_open_page_does_not_grow_while_tasks_come_and_go(visit: Visit, api: Api) -> None:
     page = visit("/tasks?tag=grows:yes")
     expect(page.get_by_text("No task matches these filters")).to_be_visible()

@@ -22,6 +22,8 @@ from tests.server.wire import WireBot, piece
 from tests.ui.conftest import Visit
 from tests.ui.payloads import BETWEEN, FIELDS, NUMBER, Screen, accepted, groups_of, payloads
 
+pytestmark = pytest.mark.full
+
 REASONS = 12
 """Payloads in one reason."""
 PART = 50
@@ -114,6 +116,7 @@ def work_of(bot: WireBot, number: int) -> list[Any]:
 # ---------------------------------------------------------------- the table
 
 
+@pytest.mark.short
 def test_every_field_has_two_hundred_payloads_of_its_own_and_a_test_sends_them() -> None:
     every = [text for field in FIELDS for text in payloads(field)]
     assert (NUMBER, len(set(every))) == (200, 200 * len(FIELDS))
@@ -180,6 +183,7 @@ def test_the_page_of_a_task_shows_its_request_as_texts(screen: Screen, send: Sen
     screen.has_shown(IN_A_REQUEST)
 
 
+@pytest.mark.short
 def test_what_a_request_may_not_contain_is_refused(server: LiveServer) -> None:
     makers: dict[str, Callable[[str], dict[str, Any]]] = {
         "dimension of a task": lambda text: request(properties={"dimensions": {"pool": ["hostile"], "d": [text]}}),
@@ -219,6 +223,7 @@ def test_the_error_message_of_a_refused_request_shows_it_as_text(screen: Screen,
         screen.read()
 
 
+@pytest.mark.short
 def test_a_summary_in_markdown_shows_payloads_as_texts(screen: Screen, send: Send) -> None:
     [task] = submit(send, [request()])
     text = "# A summary\n\n" + "\n\n".join(payloads("summary in Markdown"))
@@ -233,6 +238,7 @@ def test_a_summary_in_markdown_shows_payloads_as_texts(screen: Screen, send: Sen
 # ---------------------------------------------------------------- runs
 
 
+@pytest.mark.short
 def test_a_log_shows_payloads_as_texts(screen: Screen, server: LiveServer, send: Send) -> None:
     [task] = submit(send, [request("hostile log", {"dimensions": {"pool": ["hostile"], "for": ["log"]}})])
     bot = a_bot(server, "writes", **{"for": ["log"]})

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.ui.conftest import Api, Visit
+
+pytestmark = pytest.mark.full
 
 
 def failing_job(api: Api, repaired: Path, size: int) -> str:
@@ -23,6 +26,7 @@ def failing_job(api: Api, repaired: Path, size: int) -> str:
     return api.submit_job("repairable", {"build": ("true", []), **tests, "report": ("echo done", list(tests))})
 
 
+@pytest.mark.short
 def test_a_job_fails_is_understood_and_is_repaired(visit: Visit, api: Api, tmp_path: Path) -> None:
     repaired = tmp_path / "repaired"
     job = failing_job(api, repaired, 300)
@@ -41,6 +45,7 @@ def test_a_job_fails_is_understood_and_is_repaired(visit: Visit, api: Api, tmp_p
     expect(page.get_by_text("Every task succeeded")).to_be_visible()
 
 
+@pytest.mark.short
 def test_the_graph_stacks_siblings_and_opens_them(visit: Visit, api: Api, tmp_path: Path) -> None:
     job = failing_job(api, tmp_path / "never", 12)
     api.wait_for_job(job)

@@ -64,6 +64,7 @@ def test_a_viewer_sees_everything_and_can_change_nothing(visit: Visit, api: Api)
     expect(page.get_by_role("button", name="Rerun")).to_have_count(0)
 
 
+@pytest.mark.full
 def test_a_session_that_ends_leads_to_the_login_and_back(visit: Visit, api: Api) -> None:
     made = api.call("POST", "/api/v1/tokens", {"name": "ends soon", "role": "user"})
     page = visit.context(signed_in=False).new_page()
@@ -78,6 +79,7 @@ def test_a_session_that_ends_leads_to_the_login_and_back(visit: Visit, api: Api)
     expect(page.get_by_role("heading", name="Bots")).to_be_visible()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("column", "age_s"), [("seen_at", IDLE_S), ("expires_at", 0)], ids=["idle", "absolute"])
 def test_a_session_that_expires_under_an_open_page_leads_to_the_login_and_back(
     visit: Visit, api: Api, up: Up, column: str, age_s: int
@@ -106,6 +108,7 @@ def expire(up: Up, session: str, column: str, age_s: int) -> None:
         database.commit()
 
 
+@pytest.mark.full
 def test_the_login_says_why_it_is_asked_for_again(visit: Visit) -> None:
     page = visit("/login?ended=expired&to=/queues", signed_in=False)
     expect(page.get_by_text("Your session has expired. Sign in again to continue where you were.")).to_be_visible()
@@ -125,6 +128,7 @@ ALLOWED = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("role", ALLOWED)
 def test_a_role_is_shown_what_it_may_see_and_do_and_nothing_that_is_refused(visit: Visit, api: Api, role: str) -> None:
     task = api.submit("false", name="seen by others")
@@ -154,6 +158,7 @@ def test_a_return_address_of_another_site_is_not_followed(visit: Visit, api: Api
     assert page.url.startswith(visit.url)
 
 
+@pytest.mark.full
 def test_a_lost_server_is_shown_and_heals(browser: Browser, built_page: Path) -> None:
     with live_server() as server:
         context = browser.new_context(base_url=server.url)
@@ -170,6 +175,7 @@ def test_a_lost_server_is_shown_and_heals(browser: Browser, built_page: Path) ->
         context.close()
 
 
+@pytest.mark.full
 def test_eight_tabs_share_one_stream(visit: Visit, api: Api) -> None:
     """Browsers open six connections to a server: a stream of each tab would leave none for the seventh."""
     context = visit.context()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from tests.cases import some
 from tests.cli.conftest import Up
 from tests.server.wire import wait_for
 from tests.ui.conftest import Api, Visit, introduce
@@ -30,7 +31,7 @@ PAGES = {
 }
 
 
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("path", some(PAGES, short=4))
 def test_each_page_loads_and_fits_a_narrow_screen(visit: Visit, path: str) -> None:
     page = visit(path, viewport={"width": 360, "height": 740})
     expect(page.get_by_role("heading", name=PAGES[path], exact=True, level=1)).to_be_visible()
@@ -53,6 +54,7 @@ def test_the_list_of_tasks_is_filtered_by_its_address(visit: Visit, api: Api) ->
     expect(page.get_by_role("row")).to_have_count(2)
 
 
+@pytest.mark.full
 def test_a_busy_bot_is_shown_with_the_name_of_its_task_which_leads_to_it(visit: Visit, api: Api) -> None:
     task = api.submit("sleep 600", name="index the archive")
     page = visit("/bots", viewport={"width": 1400, "height": 800})
@@ -84,6 +86,7 @@ def test_selected_tasks_are_cancelled_together(visit: Visit, api: Api) -> None:
     api.wait(*ids)
 
 
+@pytest.mark.full
 def test_a_bot_is_drained_and_shows_its_runs_and_events(visit: Visit, api: Api) -> None:
     task = api.submit("true", name="a run of a bot")
     api.wait(task)
@@ -99,6 +102,7 @@ def test_a_bot_is_drained_and_shows_its_runs_and_events(visit: Visit, api: Api) 
     assert api.call("GET", f"/api/v1/bots/{bot}")["draining"] is False
 
 
+@pytest.mark.full
 def test_a_file_of_the_configuration_is_put_and_its_history_shows_what_changed(
     visit: Visit, up: Up, tmp_path: Path
 ) -> None:
@@ -118,6 +122,7 @@ def test_a_file_of_the_configuration_is_put_and_its_history_shows_what_changed(
     expect(page.get_by_text("myrmidon config put pools.toml", exact=True)).to_be_visible()
 
 
+@pytest.mark.full
 def test_events_come_by_the_stream_that_all_tabs_share(visit: Visit, api: Api) -> None:
     asked: list[str] = []
     visit.on_response = lambda answer: asked.append(answer.url)
@@ -141,6 +146,7 @@ def test_the_palette_finds_a_task_by_its_id(visit: Visit, api: Api) -> None:
     expect(page.get_by_role("heading", name="to be found")).to_be_visible()
 
 
+@pytest.mark.full
 def test_keys_lead_through_the_pages(visit: Visit, api: Api) -> None:
     api.wait(api.submit("true", name="the newest task"))
     page = visit("/")
@@ -177,6 +183,7 @@ def status_of(api: Api, path: str) -> int:
     return api.http.request("GET", api.url + path, headers={"authorization": f"Bearer {api.token}"}).status
 
 
+@pytest.mark.full
 def test_a_task_that_is_deleted_under_its_page_is_said_in_words(visit: Visit, api: Api) -> None:
     job = api.submit_job("deleted", {"only": ("false", [])})
     api.wait_for_job(job)
@@ -194,6 +201,7 @@ def test_a_task_that_is_deleted_under_its_page_is_said_in_words(visit: Visit, ap
     expect(page.get_by_text("Loading …")).to_have_count(0)
 
 
+@pytest.mark.full
 def test_a_bot_with_odd_characters_in_its_id_is_listed_opened_and_drained(visit: Visit, api: Api) -> None:
     odd = "büro #7 100%25 a?b&c=d+e;f'g\"h\\i <j> 机器 \U0001f41c"
     introduce(api, odd)
@@ -210,6 +218,7 @@ def test_a_bot_with_odd_characters_in_its_id_is_listed_opened_and_drained(visit:
     assert bot["bot_id"] == odd
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("hours", "said"), [(-5, "5 h behind the server"), (5, "5 h ahead of the server")])
 def test_a_wrong_clock_of_the_browser_does_not_show(visit: Visit, api: Api, hours: int, said: str) -> None:
     task = api.submit("true", name="just submitted")

@@ -7,12 +7,16 @@ import re
 import signal
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.cli.conftest import Up
 from tests.ui.conftest import Api, Visit
 
+pytestmark = pytest.mark.full
 
+
+@pytest.mark.short
 def test_a_task_is_watched_from_submit_to_end(visit: Visit, api: Api, tmp_path: Path) -> None:
     go_on = tmp_path / "go on"
     task = api.submit(f"echo first line; while [ ! -e '{go_on}' ]; do sleep 0.1; done; echo last line", name="watched")
@@ -38,6 +42,7 @@ def test_a_task_that_no_bot_can_run_says_which_dimension_is_missing(visit: Visit
     expect(page.get_by_role("heading", name="canceled wants a gpu")).to_be_visible()
 
 
+@pytest.mark.short
 def test_a_failed_task_says_why_and_runs_again(visit: Visit, api: Api) -> None:
     task = api.submit("echo a reason >&2; kill -SEGV $$", name="crashes")
     api.wait(task)
@@ -62,6 +67,7 @@ def test_a_task_whose_bot_is_killed_shows_the_evidence(visit: Visit, api: Api, u
     expect(page.get_by_role("log").get_by_text("it has begun")).to_be_visible()
 
 
+@pytest.mark.short
 def test_the_colours_of_a_log_are_shown_and_its_lines_have_addresses(visit: Visit, api: Api) -> None:
     task = api.submit(r"printf '\033[31mred\033[0m plain\n'; seq 1 3000; echo the end", name="colours")
     api.wait(task)

@@ -486,6 +486,7 @@ def test_the_time_of_a_hook_is_not_the_time_of_the_command(stub: Stub, tmp_path:
         assert result["stats"]["bot_overhead"] > 1.0
 
 
+@pytest.mark.full
 def test_an_event_waits_for_a_server_that_is_away(stub: Stub, tmp_path: Path):
     stub.fault("/bot/v1/event", "refused", "refused")
     text = "def on_bot_startup(bot): bot.post_event('bot_log', 'hello')\n"

@@ -24,7 +24,7 @@ GOOD = ("bot/__init__.py", "Standard library only", "Newer. Standard library onl
 NOT_FINE = ("bot/run/task_runner.py", "class TaskRunner", "class TaskRunner(")
 CRASHES = ("bot/worker.py", "    worker = Worker(", '    raise SystemExit("crash")\n    worker = Worker(')
 
-pytestmark = pytest.mark.untraced
+pytestmark = [pytest.mark.full, pytest.mark.untraced]
 
 
 def upgrade(server: LiveServer, source: Path) -> str:

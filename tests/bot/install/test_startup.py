@@ -14,13 +14,18 @@ from typing import Any
 import pytest
 
 from tests.bot.bots import SOURCE
+from tests.cases import some
 
 SCRIPT = Path(__file__).parents[1] / "startup.py"
 OTHERS = {str(path): int(path.parts[-3].split(".")[1]) for path in Path.home().glob(".pyenv/versions/3.*/bin/python3")}
 PYTHONS = {sys.executable: sys.version_info.minor, **{path: minor for path, minor in OTHERS.items() if minor >= 8}}
 
 
-@pytest.fixture(params=[pytest.param(path, id=f"3.{minor}") for path, minor in PYTHONS.items()], scope="module")
+@pytest.fixture(
+    params=some(sorted(PYTHONS, key=lambda path: PYTHONS[path]), short=1),
+    ids=lambda path: f"3.{PYTHONS[path]}",
+    scope="module",
+)
 def seen(request, tmp_path_factory) -> dict[str, Any]:
     """What `startup.py` prints; with a folder of its own."""
     folder = tmp_path_factory.mktemp("start")

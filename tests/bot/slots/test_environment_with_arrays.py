@@ -15,6 +15,8 @@ from tests.bot.slots.packages import installers
 from tests.bot.test_live import live_bot
 from tests.live import live_server
 
+pytestmark = pytest.mark.full
+
 ARRAYS = """
     import numpy
     from myrmidon import task

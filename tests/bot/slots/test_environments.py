@@ -21,6 +21,8 @@ from tests.bot.slots.packages import a_wheel, an_sdist, installers
 from tests.bot.slots.test_files import a_zip
 from tests.bot.stub import Stub
 
+pytestmark = pytest.mark.full
+
 SOURCE = b"""
 import os, sys
 
@@ -93,6 +95,7 @@ def places(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "packages", notes
 
 
+@pytest.mark.short
 @pytest.mark.parametrize("uv", [True, False], ids=["uv", "pip"])
 def test_uv_or_pip_installs_the_requirements(stub: Stub, tmp_path: Path, uv: bool):
     a_wheel(tmp_path / "p", "mpack", "1.0", {"mpack.py": "value = 'one'"}, requires=("mdeep",))
@@ -129,6 +132,7 @@ def test_the_output_of_a_build_is_in_the_log_while_it_runs(stub: Stub, tmp_path:
         assert returned(stub.result(run)) == "built"
 
 
+@pytest.mark.short
 def test_two_bots_of_a_host_build_once(tmp_path: Path, places: Any):
     packages, notes = places
     an_sdist(packages, "mslow", waits_for(notes / "go", begun=notes / "begun"))
@@ -217,6 +221,7 @@ def test_a_flood_of_output_is_cut_and_its_end_is_in_the_message(stub: Stub, tmp_
         assert len(stub.log(run, 1)) < 5 << 20
 
 
+@pytest.mark.short
 def test_a_cancelled_run_ends_the_build_that_nobody_else_waits_for(stub: Stub, tmp_path: Path, places: Any):
     packages, notes = places
     an_sdist(packages, "mslow", waits_for(notes / "never", begun=notes / "begun"))

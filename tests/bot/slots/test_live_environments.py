@@ -21,6 +21,8 @@ from tests.bot.slots.packages import a_wheel, digest_of, installers
 from tests.bot.test_live import live_bot, log
 from tests.live import LiveServer, live_server
 
+pytestmark = pytest.mark.full
+
 MODULE = "functions_with_environments"
 SOURCE = """
     import os
@@ -111,6 +113,7 @@ def task_ids(job: Any) -> list[str]:
     return list(job._submitted.task_ids.values())
 
 
+@pytest.mark.short
 def test_two_bots_build_an_environment_once_for_many_calls(client: Client, server: LiveServer, tasks: ModuleType):
     names = [str(number) for number in range(40)]
     greet = tasks.greet.options(requirements=["mgreeting>=1.0,<1.5"])  # no other test builds this environment
@@ -187,6 +190,7 @@ def test_calls_that_a_function_adds_run_in_its_environment(client: Client, tasks
     assert client.submit(tasks.greet_later, "you").result() == "hello you"
 
 
+@pytest.mark.short
 def test_requirements_that_do_not_install_end_the_task_once_with_the_last_lines(
     client: Client, server: LiveServer, tasks: ModuleType
 ):

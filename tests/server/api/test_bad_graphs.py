@@ -68,6 +68,7 @@ def test_a_cycle_is_shown_as_a_path(app):
     assert cycle == "a -> c -> b -> a"
 
 
+@pytest.mark.full
 def test_a_long_cycle_is_found_and_shown_in_short(app):
     tasks = {f"n{i}": {"requires": [f"n{(i + 1) % 50_000}"], **NODE} for i in range(50_000)}
     [found] = problems(app, {"name": "x", "tasks": tasks})

@@ -25,6 +25,7 @@ def peak_bytes(server: LiveServer) -> int:
     return int(found[1]) << 10
 
 
+@pytest.mark.full
 def test_the_largest_file_needs_little_memory(tmp_path):
     content = bytes(range(256)) * (MAX_FILE_BYTES // 256)
     digest = sha256(content).hexdigest()

@@ -86,6 +86,7 @@ def _may_be_long(wait_s: object) -> bool:
     return wait_s is None or (isinstance(wait_s, int | float) and not wait_s < 0.1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("examples", "seconds"), [(8, 9.0), pytest.param(200, 240.0, marks=pytest.mark.soak)])
 def test_no_call_makes_the_server_fail(server, examples, seconds):
     """All operations share the time: each has its part of it, in which it gets as many calls as it can."""

@@ -82,12 +82,14 @@ def test_a_command_that_takes_too_long_is_timed_out(swarm):
     assert int(done["exit_code"]) == -15
 
 
+@pytest.mark.full
 def test_a_command_that_says_nothing_for_too_long_is_timed_out(swarm):
     done = swarm.run("sleep", "600", io_timeout_secs=1)
     assert (done["state"], done["failure"]) == ("TIMED_OUT", True)
     assert int(done["exit_code"]) == -15
 
 
+@pytest.mark.full
 def test_what_a_command_wrote_before_its_timeout_and_in_its_grace_period_stays(swarm):
     script = "trap 'echo late; exit 3' TERM; echo early; while :; do sleep 0.05; done"
     for limit_s in (1, 10, 100):  # longer, where the shell has not even begun in time
@@ -186,6 +188,7 @@ def test_a_slice_that_nobody_can_run_is_skipped(swarm):
     assert (done["current_task_slice"], swarm.output(done["task_id"])) == ("1", "two\n")
 
 
+@pytest.mark.full
 def test_a_task_that_finds_no_bot_in_time_expires(swarm):
     nobody = pairs(pool="default", os="Haiku")
     done = swarm.ended(swarm.new(dimensions=nobody, wait_for_capacity=True, expiration_secs=1))
@@ -212,6 +215,7 @@ def test_better_priorities_run_first_and_equal_ones_in_order(swarm):
     assert [number for _, number, name in order if name == "p8"] == [1, 4]
 
 
+@pytest.mark.full
 def test_output_grows_while_the_command_runs(swarm):
     script = "echo one; while [ ! -e stop ]; do sleep 0.02; done"
     task = swarm.new(SH, "-c", script)

@@ -22,6 +22,8 @@ from tests.deadline import HANG_S
 from tests.live import LiveServer, live_server
 from tests.server.taskcluster.scheduler_client import METADATA, TASK_FIELDS, a_graph, a_node, slug
 
+pytestmark = pytest.mark.full
+
 PYTHON = ("taskcluster==1.3.5", "mohawk==0.3.4", "slugid==1.0.7", "six==1.17.0")
 """Without aiohttp, which the client needs only for its calls in coroutines, and which must be compiled."""
 JAVASCRIPT = "taskcluster-client@2.0.0"
@@ -144,6 +146,7 @@ def hawk_credentials(farm: LiveServer) -> dict[str, str]:
     return {"clientId": made["client_id"], "accessToken": made["access_key"]}
 
 
+@pytest.mark.short
 def test_a_published_client_runs_a_graph_with_hawk(client, farm, tmp_path):
     given = documents(tmp_path)
     check_listed(tell(client, farm, tmp_path, hawk_credentials(farm), **given), given)

@@ -116,7 +116,7 @@ class Executor:
         """Send a frame as the bot sends one that is too large for the channel."""
         path = self.folder / "frame"
         path.write_bytes(msgpack.pack(frame))
-        self.send({"op": "frame", "path": str(path)})
+        self.send({"op": "frame", "id": frame["id"], "path": str(path)})
 
     def answer(self) -> dict[str, Any]:
         while True:
@@ -124,7 +124,8 @@ class Executor:
             if frame["op"] in ("done", "error"):
                 frame["stdout"], frame["stderr"] = self._log("out", frame), self._log("err", frame)
                 return frame
-            self.other.append(frame)
+            if frame["op"] != "begin":
+                self.other.append(frame)
 
     def _log(self, name: str, frame: dict[str, Any]) -> str:
         data = (self.folder / name).read_bytes()[self.ends[name] : frame[name]]

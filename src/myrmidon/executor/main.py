@@ -1,7 +1,6 @@
 """The process that runs functions: `python bot.zip executor --control-in FD --control-out FD --stacks FD --code PATH`.
 
-The bot starts it. The code is an argument and not a frame: the bot takes frames back that the process has not read, and
-a process that reads while it does so must not get a run without its code.
+The bot starts it. The code is an argument and not a frame: the bot takes frames back that the process has not read.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import contextlib
 import os
 import sys
 import threading
+from typing import Any
 
 from myrmidon.executor.control import Closed, Control
 from myrmidon.executor.runner import Runner
@@ -40,12 +40,29 @@ def main(argv: list[str]) -> int:
 
 
 def serve(control: Control, runner: Runner) -> None:
-    """Answer every frame in order, each before the next is read."""
+    """Begin and answer every run in order. An answer and the beginning of the next run are written together."""
     control.write({"op": "ready"})
+    frame = control.read()
+    control.write(_begin(frame))
     while True:
-        frame = control.read()
-        if frame["op"] == "frame":  # too large for the channel
-            with open(frame["path"], "rb") as file:
-                frame = msgpack.unpack(file.read())
-        if frame["op"] == "run":
-            control.write(runner.run(frame))
+        answer = runner.run(_content(frame))
+        following = control.read_now()
+        if following is None:
+            control.write(answer)
+            following = control.read()
+            control.write(_begin(following))
+        else:
+            control.write(answer, _begin(following))
+        frame = following
+
+
+def _begin(frame: dict[str, Any]) -> dict[str, Any]:
+    return {"op": "begin", "id": frame["id"]}
+
+
+def _content(frame: dict[str, Any]) -> dict[str, Any]:
+    """The run of a frame; one that is too large for the channel is in a file."""
+    if frame["op"] == "run":
+        return frame
+    with open(frame["path"], "rb") as file:
+        return msgpack.unpack(file.read())  # type: ignore[no-any-return]

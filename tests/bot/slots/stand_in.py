@@ -208,5 +208,5 @@ def main(argv: list[str]) -> int:
         if message["op"] == "frame":
             with open(message["path"], "rb") as file:
                 message = msgpack.unpack(file.read())
-        if message["op"] == "run":
-            send(out, answer(functions, message))
+        send(out, {"op": "begin", "id": message["id"]})
+        send(out, answer(functions, message))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +13,18 @@ import pytest
 
 from myrmidon.bot.run.isolation import Isolation
 from myrmidon.bot.slots.environments import Runtime
-from myrmidon.bot.slots.executor_process import ExecutorProcess, frame_of
-from myrmidon.bot.slots.function_run import ProcessKey
+from myrmidon.bot.slots.executor_process import BrokenProtocol, ExecutorProcess, frame_of
+from myrmidon.bot.slots.function_run import FunctionRun, FunctionStats, ProcessKey
 from myrmidon.bot.slots.launcher import Launcher
 from tests.deadline import HANG_S
 
-MODULE = "def double(n: int) -> int:\n    return 2 * n\n"
+MODULE = """
+import os, time
+def hold(n: int) -> int:
+    while not os.path.exists(os.environ["TMPDIR"] + "/go"):
+        time.sleep(0.005)
+    return n
+"""
 
 
 @pytest.fixture
@@ -41,27 +46,77 @@ def executor(tmp_path: Path) -> Iterator[ExecutorProcess]:
 
 def a_run(executor: ExecutorProcess, number: int) -> bytes:
     return frame_of({
-        "op": "run", "id": number, "package": "sample", "function": "double", "signature": "",
+        "op": "run", "id": number, "package": "sample", "function": "hold", "signature": "",
         "inputs": [{"data": b"\x07"}], "output_folder": executor.folder,
     })  # fmt: skip
 
 
-def answer(executor: ExecutorProcess) -> dict[str, Any]:
-    """The next answer to a run."""
-    while True:
-        assert select.select([executor.channel.reader], [], [], HANG_S)[0], "no answer"
-        messages, is_open = executor.receive()
-        for message in messages:
-            if message["op"] in ("done", "error"):
-                return message
-        assert is_open, executor.last_words()
-
-
-def test_a_run_that_is_read_while_others_are_taken_back_has_its_code(executor: ExecutorProcess):
+def given(executor: ExecutorProcess, count: int, now: float) -> list[FunctionRun]:
+    """Runs that the process was given and cannot read yet, because it stands still."""
     executor.stop()
-    for number in (1, 2):
-        assert executor.send(a_run(executor, number))
-    executor.channel.theirs.recv(1 << 18, socket.MSG_DONTWAIT)  # take_back has received one frame when ...
-    executor.resume()  # ... the process reads the next
-    found = answer(executor)
-    assert found["op"] == "done", found
+    function = {"package_name": "sample", "func_name": "hold"}
+    task = {"token": "", "function": function, "execution_timeout_s": 3600, "grace_period_s": 30}
+    runs = [FunctionRun(number, {**task, "run": f"{number}"}, FunctionStats()) for number in range(1, count + 1)]
+    for run in runs:
+        assert executor.give(run, a_run(executor, run.id), now)
+    return runs
+
+
+def messages_until(executor: ExecutorProcess, operation: str) -> list[dict[str, Any]]:
+    """What the process sends until it has sent this."""
+    found: list[dict[str, Any]] = []
+    while not any(message["op"] == operation for message in found):
+        assert select.select([executor.channel.reader], [], [], HANG_S)[0], f"no message {operation}"
+        messages, is_open = executor.receive()
+        found += messages
+        assert is_open, executor.last_words()
+    return found
+
+
+class ReadingBetween:
+    """The process's end of the channel: after the bot has received one message, the process receives the next."""
+
+    def __init__(self, executor: ExecutorProcess) -> None:
+        self.executor = executor
+        self.theirs = executor.channel.theirs
+        self.announced: list[int] = []
+        self.count = 0
+
+    def recv(self, size: int, flags: int) -> bytes:
+        self.count += 1
+        if self.count == 2:
+            self.executor.resume()
+            messages = messages_until(self.executor, "begin")
+            self.announced = [message["id"] for message in messages if message["op"] == "begin"]
+        return self.theirs.recv(size, flags)
+
+    def close(self) -> None:
+        self.theirs.close()
+
+
+def test_a_run_that_the_process_reads_while_others_are_taken_back_has_its_code_and_its_whole_time(
+    executor: ExecutorProcess, monkeypatch: pytest.MonkeyPatch
+):
+    first, second, third = given(executor, 3, now=1000.0)
+    process = ReadingBetween(executor)
+    monkeypatch.setattr(executor.channel, "theirs", process)
+    assert executor.take_back(now=2000.0) == [first, third]
+    assert (list(executor.pending), process.announced) == ([second], [second.id])
+    assert second.deadline == 5600.0
+    executor.begin(second.id, now=3000.0)
+    assert (executor.current, second.begun, second.deadline) == (second, 3000.0, 6600.0)
+    Path(executor.folder, "tmp", "go").touch()
+    assert messages_until(executor, "done")[-1]["id"] == second.id
+
+
+def test_a_run_gets_its_whole_time_from_its_announcement_on(executor: ExecutorProcess):
+    first, second = given(executor, 2, now=1000.0)
+    assert (first.deadline, second.begun) == (4600.0, 0.0)
+    executor.begin(first.id, now=2000.0)
+    assert (executor.current, first.deadline) == (first, 5600.0)
+    with pytest.raises(BrokenProtocol):
+        executor.begin(second.id, now=2000.0)
+    executor.end_current(now=3000.0)
+    assert (executor.current, second.deadline) == (None, 6600.0)
+    with pytest.raises(BrokenProtocol):
+        executor.begin(first.id, now=3000.0)

@@ -69,23 +69,22 @@ class AnswerReader:
     def _apply(self, slot: Slot, executor: ExecutorProcess, message: dict[str, Any], now: float) -> None:
         operation = message["op"]
         if operation in ("done", "error"):
-            run = executor.pending[0] if executor.pending else None
+            run = executor.current
             if run is None or run.id != message["id"]:
                 raise BrokenProtocol(f"an answer for {message['id']}")
             record = self._record_of(executor, run, message, now)
-            executor.pending.popleft()
-            executor.used_at = now
-            if executor.pending:
-                executor.pending[0].begin(now)
-            elif slot.active is executor:
+            executor.end_current(now)
+            if not executor.pending and slot.active is executor:
                 slot.active = None
                 executor.cut_files(_KEEP_OUTPUT_BYTES)
             if run.end_reason:
                 executor.kill("told to end", now)
             if run.run not in self.loop.storing:
                 self.loop.end(run, record)
-        elif operation == "progress" and executor.pending and executor.pending[0].id == message["id"]:
-            self.loop.lane.note_progress(executor.pending[0].run, float(message["value"]))
+        elif operation == "begin":
+            executor.begin(message["id"], now)
+        elif operation == "progress" and executor.current is not None and executor.current.id == message["id"]:
+            self.loop.lane.note_progress(executor.current.run, float(message["value"]))
         elif operation == "ready":
             executor.is_ready = True
 

@@ -2,7 +2,8 @@
 
 The bot sends one frame per message of a SOCK_SEQPACKET socket and keeps a copy of the process's end. So it can take
 back runs that the process has not read, for example because the run before them takes long: every message is received
-by exactly one of the two. Answers come through a plain pipe.
+by exactly one of the two. Answers come through a plain pipe, and so do announcements of the runs that the process
+begins: a run that it was given and has not announced has not begun.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ class Channel:
 class ExecutorProcess:
     """A process that was started.
 
-    ``pending``: runs that it was given and has not answered; it works on the first one. ``files``: its stdout and
-    stderr. ``stacks``: the file in which it leaves its stack if it crashes or is ended.
+    ``pending``: runs that it was given and has not answered. ``current``: the first of them, if it has announced it.
+    ``files``: its stdout and stderr. ``stacks``: the file in which it leaves its stack if it crashes or is ended.
     ``ends``: up to where its output belongs to answered runs. ``is_ready``: it has come up. ``ending``: why it is to
     end, empty while it is not; ``ending_at``: since when. ``generation``: of the rules of its isolation.
     """
@@ -84,6 +85,7 @@ class ExecutorProcess:
         self.process: subprocess.Popen[bytes] | None = None
         self.pid = 0
         self.pending: deque[FunctionRun] = deque()
+        self.current: FunctionRun | None = None
         self.ends = [0, 0]
         self.buffer = b""
         self.is_ready = False
@@ -95,16 +97,6 @@ class ExecutorProcess:
         self.was_killed = False
 
     # ---------------------------------------------------------------- frames
-
-    def send(self, frame: bytes) -> bool:
-        """Send a frame; False if there is no room now, or nobody to read it."""
-        try:
-            self.channel.ours.send(frame)
-        except (BlockingIOError, ConnectionError):
-            return False
-        except OSError:  # ENOBUFS of macOS, or the process is gone, which its pipe will show
-            return False
-        return True
 
     def receive(self) -> tuple[list[dict[str, Any]], bool]:
         """(messages of the process, whether more can come). Raises BrokenProtocol."""
@@ -120,7 +112,37 @@ class ExecutorProcess:
         messages, self.buffer = _parse(b"".join(chunks))
         return messages, is_open
 
-    def take_back(self) -> list[FunctionRun]:
+    def give(self, run: FunctionRun, frame: bytes, now: float) -> bool:
+        """Send a run to the process; False if there is no room now, or nobody to read it."""
+        try:
+            self.channel.ours.send(frame)
+        except OSError:  # no room, ENOBUFS of macOS, or the process is gone, which its pipe will show
+            return False
+        run.begun = 0.0
+        self.pending.append(run)
+        self._watch_first(now)
+        return True
+
+    def begin(self, number: int, now: float) -> None:
+        """The process has announced a run. Raises BrokenProtocol if it is not the next one."""
+        if self.current is not None or not self.pending or self.pending[0].id != number:
+            raise BrokenProtocol(f"the beginning of {number}")
+        self.current = self.pending[0]
+        self.current.begin(now)
+
+    def end_current(self, now: float) -> None:
+        """The process has answered the run that it had begun."""
+        self.pending.popleft()
+        self.current = None
+        self.used_at = now
+        self._watch_first(now)
+
+    def _watch_first(self, now: float) -> None:
+        """Start the clock of the first run: it never begins if the process hangs. Its announcement starts it again."""
+        if self.pending and not self.pending[0].begun:
+            self.pending[0].begin(now)
+
+    def take_back(self, now: float) -> list[FunctionRun]:
         """Take back all runs that the process has not received, in their order."""
         taken: set[int] = set()
         while True:
@@ -133,6 +155,7 @@ class ExecutorProcess:
             taken.add(msgpack.unpack(message[_LENGTH_BYTES:])["id"])
         found = [run for run in self.pending if run.id in taken]
         self.pending = deque(run for run in self.pending if run.id not in taken)
+        self._watch_first(now)
         return found
 
     # ---------------------------------------------------------------- output

@@ -45,7 +45,7 @@ class RunWatch:
             if ran_s < ALONE_S:
                 continue
             if len(executor.pending) > 1:
-                ready.extendleft(reversed(loop.pool.take_back(slot)))
+                ready.extendleft(reversed(loop.pool.take_back(slot, now)))
                 if slot.active is None:
                     continue
             self._report_long(run, now)
@@ -143,7 +143,8 @@ class RunWatch:
     def carry_out(self, requests: dict[str, tuple[str, float | None]], recall: bool, now: float) -> None:
         """End runs, and return those that have not begun."""
         if recall or requests:
-            self._take_all_back()
+            for slot in self.loop.pool.slots:
+                self.loop.ready.extendleft(reversed(self.loop.pool.take_back(slot, now)))
         waiting = [*self.loop.ready, *self.loop.fetching.values()]
         if recall:
             self._return([run for run in waiting if not run.is_long])
@@ -160,10 +161,6 @@ class RunWatch:
             if run.run in requests:
                 reason, grace_s = requests[run.run]
                 self._request_end(executor, run, reason, grace_s, now)
-
-    def _take_all_back(self) -> None:
-        for slot in self.loop.pool.slots:
-            self.loop.ready.extendleft(reversed(self.loop.pool.take_back(slot)))
 
     def _return(self, runs: list[FunctionRun]) -> None:
         if runs:

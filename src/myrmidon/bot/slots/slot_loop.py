@@ -208,7 +208,7 @@ class SlotLoop(threading.Thread):
             slot = pool.overfull()
             if slot is None:
                 return
-            ready.extend(pool.take_back(slot))
+            ready.extend(pool.take_back(slot, clock.boottime()))
         while ready:
             slot = pool.choose(ready[0])
             if slot is None or not self._give(ready[0], slot):
@@ -232,17 +232,15 @@ class SlotLoop(threading.Thread):
             kind = "disk_full" if filesystem.disk_is_full(error) else "bot_error"
             self.end(run, records.fault(run, kind, f"the bot could not run the function: {error}"))
             return True
-        if not executor.send(frame):
+        now = clock.boottime()
+        if not executor.give(run, frame, now):
             if not executor.pending:
                 run.attempts += 1
-                executor.kill("deaf", clock.boottime())
+                executor.kill("deaf", now)
             if run.attempts >= _MAX_ATTEMPTS:
                 self.end(run, records.fault(run, "bot_error", "the process for the function does not read its pipe"))
                 return True
             return False
-        if not executor.pending:
-            run.begin(clock.boottime())
-        executor.pending.append(run)
         slot.active = executor
         return True
 
@@ -322,12 +320,20 @@ class SlotLoop(threading.Thread):
         self.answers.unregister(executor)
         runs = list(executor.pending)
         executor.pending.clear()
-        if runs:
-            self.watch.store_last_output(executor, runs[0])
-            self.end(runs[0], self.watch.record_of_death(executor, runs[0], status, now))
-            self.ready.extendleft(reversed(runs[1:]))
+        if runs and self._has_died_of(executor, runs[0]):
+            first = runs.pop(0)
+            self.watch.store_last_output(executor, first)
+            self.end(first, self.watch.record_of_death(executor, first, status, now))
+        self.ready.extendleft(reversed(runs))
         if status is not None:
             self.orphans |= self.launcher.clean_up(executor)
+
+    def _has_died_of(self, executor: ExecutorProcess, run: FunctionRun) -> bool:
+        """Whether the end of a process is the end of its first run. One that has not begun gets another process."""
+        if executor.current is run or run.end_reason or not executor.is_ready:
+            return True
+        run.attempts += 1
+        return run.attempts >= _MAX_ATTEMPTS
 
     def end_idle(self, now: float) -> None:
         """End processes that were not used for long."""

@@ -83,7 +83,7 @@ class SlotPool:
         return sum(1 for slot in self.slots if slot.active is not None)
 
     def heads(self) -> Iterator[tuple[Slot, ExecutorProcess, FunctionRun]]:
-        """The runs that processes work on now."""
+        """The first run of each process that has some: it works on that one, or is about to."""
         for slot in self.slots:
             if slot.active is not None and slot.active.pending:
                 yield slot, slot.active, slot.active.pending[0]
@@ -94,12 +94,12 @@ class SlotPool:
                 yield slot, executor
         yield from list(self.leaving)
 
-    def take_back(self, slot: Slot) -> list[FunctionRun]:
+    def take_back(self, slot: Slot, now: float) -> list[FunctionRun]:
         """Take back the runs of a slot that have not begun; perhaps all, if its process has only been started."""
         executor = slot.active
         if executor is None:
             return []
-        taken = executor.take_back()
+        taken = executor.take_back(now)
         if not executor.pending:
             slot.active = None
         return taken

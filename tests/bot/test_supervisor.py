@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterator
@@ -210,8 +211,36 @@ def test_a_journal_keeps_records_of_every_kind(tmp_path: Path):
         {"report": fault, "logs": []},
     ]
     journal = ResultJournal(str(tmp_path / "journal"))
-    assert all(journal.add(record) for record in records)
+    journal.add_all(records)
     assert ResultJournal(str(tmp_path / "journal")).recovered == records
+
+
+def test_a_short_write_of_the_journal_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write = os.write
+    journal = ResultJournal(str(tmp_path / "journal"))
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, bytes(data)[:10]))
+    journal.add_all([_record("a"), _record("b")])
+    assert [record["report"]["run"] for record in ResultJournal(journal.path).recovered] == ["a", "b"]
+    assert journal.size == (tmp_path / "journal").stat().st_size
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "ftruncate"])
+def test_an_error_of_the_disk_is_reported_and_costs_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+):
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, "input/output error")
+
+    problems: list[str] = []
+    journal = ResultJournal(str(tmp_path / "journal"))
+    journal.on_error = problems.append
+    monkeypatch.setattr(os, call, fail)
+    journal.add(_record("a"))
+    assert list(journal.open_runs) == ["a"]
+    journal.sync()
+    journal.acknowledge(["a"])
+    assert problems == ["the results on disk cannot be changed: [Errno 5] input/output error"]
+    assert not journal.open_runs
 
 
 def test_a_line_that_a_crash_has_cut_spoils_no_other(tmp_path: Path):

@@ -234,7 +234,7 @@ LIMITS = [
         a_task(slices=[{**one_slice(), "expiration_s": WEEK + 1}]),
     ),
     (props("command"), with_properties(command=["a"]), with_properties(command=[])),
-    (props("command"), with_properties(command=["a"] * 128), with_properties(command=["a"] * 129)),
+    (props("command"), with_properties(command=["a"] * 32_768), with_properties(command=["a"] * 32_769)),
     (
         props("command[1]"),
         with_properties(command=["a", sized(131_072)]),

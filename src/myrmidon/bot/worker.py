@@ -34,6 +34,7 @@ from myrmidon.bot.signals import SignalThread
 from myrmidon.bot.slots.environment_build import Builder
 from myrmidon.bot.slots.environments import Environments
 from myrmidon.bot.slots.launcher import Launcher
+from myrmidon.bot.slots.records import fault_report
 from myrmidon.bot.slots.slot_loop import SlotLoop
 from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.storage.result_journal import ResultJournal
@@ -62,6 +63,7 @@ class Worker:
         self.session_loop = SessionLoop(
             startup, self.run_queue, journal=self.journal, spool=spool, caches=caches, watcher=self.watcher
         )
+        self.journal.on_error = self.session_loop.reporter.report_error
         self.session_loop.suspect_tasks = suspect_tasks
         self.watcher.on_output = self.session_loop.notify_output
         self.session_loop.status.on_dimensions = self.runner.context.set_dimensions
@@ -78,7 +80,7 @@ class Worker:
         session_loop.status.environments = environments.offer
         launcher = _make_launcher(startup, environments.cache)
         transfers = FileTransfers(startup.server, lambda: session_loop.http.bearer, lambda: session_loop.http.extra)
-        self.runner.store_file = transfers.store_file
+        self.runner.store_file = transfers.store
         slot_loop = SlotLoop(
             self.run_queue,
             launcher,
@@ -112,16 +114,10 @@ class Worker:
             task = run_queue.next_task()
             if task is None:
                 break
-            if hooks.functions:
-                task_hooks.prepare()
             record = self._execute(task)
             if record is None:
                 self.spool.remove(task["run"])
             else:
-                problem = record.pop("problem", None)
-                if problem:
-                    self.session_loop.reporter.report_error(problem)
-                task_hooks.complete_record(task, record)
                 self.journal.add(record)
             run_queue.finish_task(task, record)
             self.session_loop.notify()
@@ -137,12 +133,19 @@ class Worker:
     def _execute(self, task: dict[str, Any]) -> dict[str, Any] | None:
         """Run one task; the record to report. An unexpected exception fails this run and not the bot."""
         try:
-            return self.runner.execute(task)
+            if self.session_loop.status.hooks.functions:
+                self.task_hooks.prepare()
+            record = self.runner.execute(task)
+            if record is not None:
+                problem = record.pop("problem", None)
+                if problem:
+                    self.session_loop.reporter.report_error(problem)
+                self.task_hooks.complete_record(task, record)
         except Exception as error:
             log.exception("run %s failed", task["run"])
             processes.kill_all_children()
-            report = {"type": "fault", "run": task["run"], "token": task["token"], "kind": "bot_error"}
-            return {"report": {**report, "message": f"the bot failed: {error!r}"}, "logs": []}
+            return {"report": fault_report(task, "bot_error", f"the bot failed: {error!r}"), "logs": []}
+        return record
 
     def on_signal(self, _number: int, _: object) -> None:
         """Signal handler for SIGTERM and SIGINT: finish the task; on a second signal, kill it.
@@ -157,8 +160,8 @@ class Worker:
 
     def _on_unkillable(self, command: Command) -> None:
         """A command survives SIGKILL: record a fault and exit, so that the supervisor starts a new worker."""
-        report = {"type": "fault", "run": command.run, "token": command.token, "kind": "bot_error"}
-        self.journal.add({"report": {**report, "message": "the command could not be killed"}, "logs": []})
+        report = fault_report(command.task, "bot_error", "the command could not be killed")
+        self.journal.add({"report": report, "logs": []})
         self.journal.sync()
         os._exit(exit_codes.UNKILLABLE_COMMAND)
 

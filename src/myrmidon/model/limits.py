@@ -37,7 +37,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     expiration_default_s: int = 86_400
     expiration_min_s: int = 1
     expiration_max_s: int = 604_800
-    command_args: int = 128
+    command_args: int = 32_768
     arg_chars: int = 131_072
     cwd_chars: int = 1024
     dimension_keys: int = 32

@@ -14,6 +14,7 @@ import pytest
 
 from myrmidon.bot.link import http_client
 from myrmidon.bot.link.http_client import HttpClient, HttpError, Interrupted, NoResponse, retry_delay
+from myrmidon.bot.system import clock
 from tests.deadline import HANG_S
 from tests.servers import port_of, reserve_port
 
@@ -67,6 +68,26 @@ def _read_request(line: socket.socket) -> bytes:
 
 def _ok(body: bytes, extra: bytes = b"") -> bytes:
     return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n%s\r\n%s" % (len(body), extra, body)
+
+
+def test_a_large_body_may_take_longer_than_a_call_if_its_pieces_come_in_time(monkeypatch: pytest.MonkeyPatch):
+    passed_s = [0.0]
+    began = time.monotonic()
+    monkeypatch.setattr(clock, "boottime", lambda: began + passed_s[0])
+
+    class OnASlowLine(HttpClient):
+        def _receive(self, until: float) -> bytes:
+            data = super()._receive(until)
+            passed_s[0] += 0.8 * self.margin_s
+            return data
+
+    content = bytes(1 << 20)
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(content), content)
+    with serving(_ok(content), chunked) as url:
+        line = OnASlowLine(url)
+        assert [line.call("GET", "/x") for _ in range(2)] == [content, content]
+        line.close()
+    assert passed_s[0] > 10 * line.margin_s
 
 
 def test_answers_with_a_length_in_chunks_and_until_the_end_are_read():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from myrmidon.bot.run.command_outputs import BadOutput, read_outputs
+from myrmidon.bot.run.command_outputs import read_outputs
 from myrmidon.functions import msgpack
 from tests.bot.stub import Stub
 
@@ -19,8 +20,8 @@ SHELL = "/bin/sh"
 def convert(folder: Path, kind: str, value: Any) -> Any:
     (folder / "0").write_text(json.dumps(value))
     stored: dict[str, bytes] = {}
-    [output] = read_outputs(str(folder), [kind], stored.__setitem__)
-    assert output["type"] == kind
+    [output], problem = read_outputs(str(folder), [kind], stored.__setitem__)
+    assert (output["type"], problem) == (kind, "")
     return msgpack.unpack(b64decode(output["payload"]["inline"]))
 
 
@@ -63,19 +64,21 @@ def test_json_is_converted_by_the_declared_type(tmp_path: Path, kind: str, given
     ],
 )
 def test_a_wrong_type_is_named_with_its_place(tmp_path: Path, kind: str, given: Any, message: str):
-    with pytest.raises(BadOutput, match=message):
-        convert(tmp_path, kind, given)
+    (tmp_path / "0").write_text(json.dumps(given))
+    outputs, problem = read_outputs(str(tmp_path), [kind], lambda *_: None)
+    assert outputs == [{"type": kind, "payload": {}}]
+    assert re.search(message, problem), problem
 
 
 def test_an_output_that_is_a_link_or_no_json_is_refused(tmp_path: Path):
     (tmp_path / "0").symlink_to("/etc/passwd")
-    with pytest.raises(BadOutput, match="cannot be read"):
-        read_outputs(str(tmp_path), ["string"], lambda *_: None)
+    assert "cannot be read" in read_outputs(str(tmp_path), ["string"], lambda *_: None)[1]
     (tmp_path / "1").write_text("{")
     (tmp_path / "0").unlink()
     (tmp_path / "0").write_text("1")
-    with pytest.raises(BadOutput, match="output 1 is not JSON"):
-        read_outputs(str(tmp_path), ["int64", "int64"], lambda *_: None)
+    outputs, problem = read_outputs(str(tmp_path), ["int64", "int64"], lambda *_: None)
+    assert problem.startswith("output 1 is not JSON")
+    assert [bool(output["payload"]) for output in outputs] == [True, False]
 
 
 def test_a_command_writes_its_outputs_small_and_large(fleet: Stub):
@@ -95,8 +98,20 @@ def test_a_command_without_its_output_has_failed_and_one_that_failed_needs_none(
         "the command has not written output 0: $MYRMIDON_OUTPUT_DIR/0",
     )
     report = fleet.run(SHELL, "-c", "exit 3", output_types=["int64"])
-    assert (report["exit_code"], report.get("message")) == (3, None)
+    assert (report["exit_code"], report.get("message"), report.get("outputs")) == (3, None, None)
     assert fleet.run(SHELL, "-c", 'test -z "$MYRMIDON_OUTPUT_DIR"')["exit_code"] == 0
+
+
+def test_what_a_failed_command_has_written_is_kept(fleet: Stub):
+    report = fleet.run(SHELL, "-c", 'echo 5 > "$MYRMIDON_OUTPUT_DIR/1"; exit 3', output_types=["string", "int64"])
+    assert report["exit_code"] == 3
+    assert report["outputs"] == [
+        {"type": "string", "payload": {}},
+        {"type": "int64", "payload": {"inline": "BQ=="}},
+    ]
+    report = fleet.run(SHELL, "-c", 'echo 5 > "$MYRMIDON_OUTPUT_DIR/0"', output_types=["int64", "string"])
+    assert (report["exit_code"], len(report["outputs"])) == (1, 2)
+    assert report["message"].startswith("the command has not written output 1")
 
 
 def test_a_command_that_the_server_cannot_complete_is_an_error_of_the_client(fleet: Stub):

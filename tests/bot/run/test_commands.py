@@ -196,13 +196,20 @@ def test_whatever_a_command_does_to_its_folders_the_next_one_finds_them_empty(
         shutil.rmtree(moved)
 
 
+def test_a_command_may_have_as_many_arguments_as_the_kernel_takes(fleet: Stub):
+    run = fleet.submit("/bin/sh", "-c", "echo $#", *["x"] * 30_000)
+    assert (fleet.result(run)["exit_code"], fleet.log(run)) == (0, b"29999\n")
+    report = fleet.run("/bin/true", *["x" * 1000] * 30_000)
+    assert (report["exit_code"], report["message"]) == (126, "/bin/true could not be started: Argument list too long")
+
+
 def test_a_link_in_place_of_the_bots_folder_leads_it_nowhere(exposed: tuple[Stub, BotProcess], tmp_path: Path):
     fleet, folder = exposed[0], exposed[1].folder
     work, mine = folder / "work", tmp_path / "mine"
     for name in ("run", "tmp", "out", "cached"):
         (mine / name).mkdir(parents=True)
         (mine / name / "file").write_text("precious")
-    swap = f"cd /; mv {work} {work}.x; ln -s {mine} {work}; echo ${{ISOLATED_OUTDIR}}"
+    swap = f"cd /; mv {work} {work}.x; ln -s {mine} {work}"
     caches = [{"name": "led", "path": "cached"}]
     assert fleet.run(SHELL, "-c", swap, caches=caches, secret_bytes=b64encode(b"x").decode())["exit_code"] == 0
     assert fleet.run(SHELL, "-c", "touch file $TMPDIR/file")["exit_code"] == 0

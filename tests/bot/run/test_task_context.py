@@ -113,17 +113,23 @@ def test_a_task_that_spoils_its_context_spoils_no_other(exposed: tuple[Stub, Bot
 
 
 def test_words_in_arguments_and_variables_are_replaced(fleet: Stub, folder: Path):
-    script = 'echo "$0" "$1" "$2" "$OUT" "$NAME"; echo x > ${ISOLATED_OUTDIR}/file; cat ${SWARMING_BOT_FILE}'
+    script = 'echo "$0" "$1" "$2" "$FILE" "$NAME"; cat ${SWARMING_BOT_FILE}'
     run = fleet.submit(
-        SHELL, "-c", script, "${ISOLATED_OUTDIR}/a", "x${EXECUTABLE_SUFFIX}", "${SWARMING_TASK_ID}",
-        env={"OUT": "${ISOLATED_OUTDIR}", "NAME": "${SWARMING_TASK_ID}"},
+        SHELL, "-c", script, "${SWARMING_BOT_FILE}/a", "x${EXECUTABLE_SUFFIX}", "${SWARMING_TASK_ID}",
+        env={"FILE": "${SWARMING_BOT_FILE}", "NAME": "${SWARMING_TASK_ID}"},
     )  # fmt: skip
     assert fleet.result(run)["exit_code"] == 0, fleet.log(run, 1)
     first, second = fleet.log(run).decode().splitlines()
-    out = folder / "work" / "out"
-    assert first == f"{out}/a x {run} {out} ${{SWARMING_TASK_ID}}"
+    file = folder / "work" / "bot_file.json"
+    assert first == f"{file}/a x {run} {file} ${{SWARMING_TASK_ID}}"
     assert second == "{}"
     assert sorted(path.name for path in (folder / "work").iterdir()) == ["run", "tmp"]
+
+
+def test_a_folder_of_results_that_nobody_would_store_is_an_error(fleet: Stub):
+    report = fleet.run(SHELL, "-c", "echo x > ${ISOLATED_OUTDIR}/file")
+    assert (report["exit_code"], report["start_failed"]) == (1, True)
+    assert report["message"].startswith("${ISOLATED_OUTDIR} cannot be used: the server does not store folders")
 
 
 def test_a_shells_own_variables_are_left_alone(fleet: Stub):
@@ -131,8 +137,8 @@ def test_a_shells_own_variables_are_left_alone(fleet: Stub):
 
 
 def test_paths_that_are_put_in_are_separated_as_the_system_does():
-    places = {"ISOLATED_OUTDIR": r"C:\out", "EXECUTABLE_SUFFIX": ".exe"}
-    assert expand_text("${ISOLATED_OUTDIR}/a/b", places, "\\") == r"C:\out\a\b"
+    places = {"SWARMING_BOT_FILE": r"C:\out", "EXECUTABLE_SUFFIX": ".exe"}
+    assert expand_text("${SWARMING_BOT_FILE}/a/b", places, "\\") == r"C:\out\a\b"
     assert expand_text("a/b${EXECUTABLE_SUFFIX}", places, "\\") == "a/b.exe"
     assert expand_text("a/b", places, "\\") == "a/b"
     assert (has_placeholders(["a", "$b"]), has_placeholders(["a", "${b}"])) == (False, True)

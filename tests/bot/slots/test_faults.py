@@ -64,6 +64,16 @@ def test_a_process_that_the_kernel_or_a_person_kills_is_reported_so(server: Stub
     assert report["exit_code"] == -9
 
 
+def test_a_run_that_the_bot_cannot_prepare_ends_with_the_reason_and_costs_no_other(server: Stub):
+    with server.change:
+        bad = server.submit(function={"package_name": "stand_in"}, inputs=[])
+        good = call(server, "echo", 1)
+    report = server.result(bad)
+    assert (report["type"], report["kind"]) == ("fault", "bot_error")
+    assert "func_name" in report["message"]
+    assert outputs(server.result(good)) == [1]
+
+
 def test_a_function_that_takes_too_long_is_ended_after_its_grace_period(server: Stub, notes: Path):
     for limit_s in (1, 10, 100):  # longer, where the function does not ignore the signal in time
         report = run(server, "ignore_terminate", str(notes / "never"), execution_timeout_s=limit_s, grace_period_s=1)

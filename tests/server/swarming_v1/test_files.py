@@ -31,6 +31,8 @@ def app(tmp_path_factory):
 WISHES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"inputs": REF}, {"cas_input_root": ROOT}),
     ({"outputs": ["a"]}, {"outputs": ["a"]}),
+    ({"command": ["run", "${ISOLATED_OUTDIR}/a"]}, {"command": ["run", "${ISOLATED_OUTDIR}/a"]}),
+    ({"env": {"OUT": "${ISOLATED_OUTDIR}"}}, {"env": [{"key": "OUT", "value": "${ISOLATED_OUTDIR}"}]}),
 ]
 
 

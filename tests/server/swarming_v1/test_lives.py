@@ -342,9 +342,9 @@ def caches_of(swarm: Swarm) -> list[str]:
 
 
 def test_substitutions_are_made(swarm):
-    script = "echo $SWARMING_HEADLESS $SWARMING_BOT_ID; test -d $0 && echo a folder; echo $1"
-    done = swarm.run(SH, "-c", script, "${ISOLATED_OUTDIR}", "${SWARMING_TASK_ID}x${EXECUTABLE_SUFFIX}")
-    assert swarm.output(done["task_id"]) == f"1 b1\na folder\n{done['run_id']}x\n"
+    script = "echo $SWARMING_HEADLESS $SWARMING_BOT_ID; test -f $0 && echo a file; echo $1"
+    done = swarm.run(SH, "-c", script, "${SWARMING_BOT_FILE}", "${SWARMING_TASK_ID}x${EXECUTABLE_SUFFIX}")
+    assert swarm.output(done["task_id"]) == f"1 b1\na file\n{done['run_id']}x\n"
 
 
 def test_a_command_finds_its_realm_its_bot_and_its_deadline_in_its_context(swarm):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 
 from myrmidon.bot.install import exit_codes
@@ -43,8 +42,7 @@ class FailedCalls:
             log.info("no response: %s", error)
             link.unreachable = failures > 1
             link.retry_s = retry_delay(failures)
-        with contextlib.suppress(OSError):  # a full disk is reported by the health check
-            self.answers.journal.sync()
+        self.answers.journal.sync()
 
     def _on_http_error(self, error: HttpError, failures: int) -> float:
         """React to an error status; the pause before the next call.

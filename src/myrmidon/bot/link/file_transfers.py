@@ -12,7 +12,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from myrmidon.bot.link.http_client import HttpClient, HttpError, NoResponse, retry_delay
-from myrmidon.bot.slots.run_files import TransferFailed
+from myrmidon.bot.run.run_log import RunLog, TransferFailed
 
 THREADS = 2
 FETCH_S = 60.0  # how long a file is tried to fetch while the server fails
@@ -49,24 +49,17 @@ class FileTransfers:
             except Exception:
                 log.exception("a transfer failed")
 
-    def fetch(self, run: str, token: str, digest: str) -> bytes:
+    def fetch(self, run: RunLog, digest: str) -> bytes:
         """A file of a run. Raises TransferFailed."""
-        return self._call("GET", run, token, digest, b"", FETCH_S)
+        return self._call("GET", run, digest, b"", FETCH_S)
 
-    def store(self, run: str, token: str, digest: str, data: bytes) -> None:
+    def store(self, run: RunLog, digest: str, data: bytes) -> None:
         """Store a file of a run. Raises TransferFailed."""
-        self._call("PUT", run, token, digest, data, STORE_S)
+        self._call("PUT", run, digest, data, STORE_S)
 
-    def store_file(self, run: str, token: str, digest: str, data: bytes) -> None:
-        """Store a file of a command. Raises OSError."""
-        try:
-            self.store(run, token, digest, data)
-        except TransferFailed as error:
-            raise OSError(f"the result could not be stored: {error}") from error
-
-    def _call(self, method: str, run: str, token: str, digest: str, data: bytes, limit_s: float) -> bytes:
-        path = f"/bot/v1/runs/{run}/files/{digest}"
-        headers = f"X-Run-Token: {token}\r\n"
+    def _call(self, method: str, run: RunLog, digest: str, data: bytes, limit_s: float) -> bytes:
+        path = f"/bot/v1/runs/{run.run}/files/{digest}"
+        headers = f"X-Run-Token: {run.token}\r\n"
         until = time.monotonic() + limit_s
         failures = 0
         while True:
@@ -80,6 +73,8 @@ class FileTransfers:
                 retry_after = error.retry_after
             except NoResponse as error:
                 failure, retry_after = error, None
+            if run.must_end():
+                raise TransferFailed(f"the run is to end: {failure}") from failure
             failures += 1
             delay_s = retry_delay(failures, retry_after)
             if time.monotonic() + delay_s > until:

@@ -1,4 +1,7 @@
-"""An HTTP client for one server: a persistent connection, hard deadlines, interruptible waits, and retry delays.
+"""An HTTP client for one server: a persistent connection, deadlines, interruptible waits, and retry delays.
+
+The head of a response has a hard deadline. What may be large, a request or the body of a response, has a deadline for
+each piece, so that a file of any size arrives over a slow line.
 
 It needs a third of the CPU time of http.client, which the bot would take from its commands. It supports as much of
 HTTP/1.1 as servers and proxies answer with: Content-Length, chunked bodies, and bodies that end with the connection. It
@@ -30,6 +33,7 @@ HEALTH_S = 5.0
 _SLICE_S = 5.0
 _MAX_HEADER_BYTES = 65536
 _MAX_BODY_BYTES = 256 << 20
+_SEND_BYTES = 1 << 18
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 20_000))
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -152,7 +156,7 @@ class HttpClient:
         wait_s: float = 0.0,
         meanwhile: Callable[[], None] | None = None,
     ) -> bytes:
-        """Send a request and return the body of the response, within ``wait_s`` plus ``margin_s``.
+        """Send a request and return the body of the response, which begins within ``wait_s`` plus ``margin_s``.
 
         If the server has closed the persistent connection, the request is sent again on a new one: all calls of a bot
         are idempotent. Raises HttpError, NoResponse or Interrupted.
@@ -201,15 +205,17 @@ class HttpClient:
     def _attempt(self, request: bytes, wait_s: float) -> tuple[int, dict[bytes, bytes], bytes]:
         connection = self.socket or self._connect()
         try:
-            connection.settimeout(self.margin_s + len(request) / 65536)
-            connection.sendall(request)
+            connection.settimeout(self.margin_s)
+            left = memoryview(request)
+            while left:
+                left = left[connection.send(left[:_SEND_BYTES]) :]
         except (BrokenPipeError, ConnectionResetError) as error:
             raise _ConnectionClosed(str(error)) from error
         until = clock.boottime() + wait_s + self.margin_s
         self.response_after = clock.boottime()
         head = self._read_head(until)
         status, headers = _read_status(head)
-        body = self._read_body(headers, until) if status not in (204, 304) else b""
+        body = self._read_body(headers) if status not in (204, 304) else b""
         if headers.get(b"connection", b"").lower() == b"close":
             self.close()
         return status, headers, body
@@ -243,44 +249,48 @@ class HttpClient:
                 raise _ConnectionClosed("the server closed the connection")
             data += more
 
-    def _read_body(self, headers: dict[bytes, bytes], until: float) -> bytes:
+    def _read_body(self, headers: dict[bytes, bytes]) -> bytes:
         if headers.get(b"transfer-encoding", b"").lower() == b"chunked":
-            return self._read_chunks(until)
+            return self._read_chunks()
         if b"content-length" in headers:
-            return self._read_bytes(int(headers[b"content-length"]), until)
+            return self._read_bytes(int(headers[b"content-length"]))
         parts = [self.buffer]
         while parts[-1] or len(parts) == 1:
-            parts.append(self._receive(until))
+            parts.append(self._receive_more())
         self.close()
         return b"".join(parts)
 
-    def _read_chunks(self, until: float) -> bytes:
+    def _receive_more(self) -> bytes:
+        """The next bytes of a body, which may take ``margin_s`` to come."""
+        return self._receive(clock.boottime() + self.margin_s)
+
+    def _read_chunks(self) -> bytes:
         parts = []
         while True:
-            size = int(self._read_line(until).split(b";")[0], 16)
-            parts.append(self._read_bytes(size, until))
+            size = int(self._read_line().split(b";")[0], 16)
+            parts.append(self._read_bytes(size))
             if size == 0:
-                while self._read_line(until):
+                while self._read_line():
                     pass
                 return b"".join(parts)
-            self._read_line(until)
+            self._read_line()
 
-    def _read_line(self, until: float) -> bytes:
+    def _read_line(self) -> bytes:
         while b"\r\n" not in self.buffer:
-            more = self._receive(until)
+            more = self._receive_more()
             if not more or len(self.buffer) > _MAX_HEADER_BYTES:
                 raise ValueError("the response was cut off")
             self.buffer += more
         line, _, self.buffer = self.buffer.partition(b"\r\n")
         return line
 
-    def _read_bytes(self, size: int, until: float) -> bytes:
+    def _read_bytes(self, size: int) -> bytes:
         if not 0 <= size <= _MAX_BODY_BYTES:
             raise ValueError(f"the response has an invalid length of {size} bytes")
         parts = [self.buffer]
         have = len(self.buffer)
         while have < size:
-            more = self._receive(until)
+            more = self._receive_more()
             if not more:
                 raise ValueError("the response was cut off")
             parts.append(more)

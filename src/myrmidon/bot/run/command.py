@@ -66,6 +66,9 @@ class Command(RunLog):
         self.end_request: tuple[str, float] | None = None
         self.kill_at = 0.0
 
+    def must_end(self) -> bool:
+        return self.end_request is not None
+
     def restart_clock(self, now: float) -> None:
         """Start the time limits now: hooks and the preparation of caches do not count as time of the command."""
         self.begun = self.last_output_at = now

@@ -1,4 +1,7 @@
-"""The outputs of a command for functions: files $MYRMIDON_OUTPUT_DIR/0, 1, ... in JSON, by the types of the task.
+"""The outputs of a command for other tasks: files $MYRMIDON_OUTPUT_DIR/0, 1, ... in JSON, by the types of the task.
+
+A command that succeeds must have written all of them. Of one that fails, those that it has written are kept: a report
+about failed tests is needed when tests fail. The others have an empty payload.
 
 functions/json_values.py says how each type is written.
 """
@@ -17,29 +20,39 @@ from myrmidon.functions.values import MAX_BYTES, too_large
 
 INLINE_BYTES = 1 << 10
 
-StoreFile = Callable[[str, str, str, bytes], None]
-"""Stores a file of a run: (run, token, digest, bytes). Raises OSError."""
+Store = Callable[[str, bytes], None]
+"""Stores a file by its digest. Raises TransferFailed."""
 
 
 class BadOutput(Exception):
     """The command has not written an output as it should; the message says what is wrong."""
 
 
-def read_outputs(folder: str, types: list[str], store: Callable[[str, bytes], None]) -> list[dict[str, Any]]:
-    """The outputs in a folder, as reported; ``store`` stores large ones by their digest. Raises BadOutput, OSError."""
-    outputs = []
+def read_outputs(folder: str, types: list[str], store: Store) -> tuple[list[dict[str, Any]], str]:
+    """(the outputs in a folder as reported, what is wrong with the first bad one or empty). Raises TransferFailed."""
+    outputs: list[dict[str, Any]] = []
+    problems = []
     for position, kind in enumerate(types):
+        payload: dict[str, Any] = {}
         try:
-            data = encode_json(_read(folder, position), kind, f"output {position}")
-        except JsonProblem as problem:
-            raise BadOutput(str(problem)) from None
-        if len(data) > MAX_BYTES:
-            raise BadOutput(too_large(f"output {position}", len(data)))
-        outputs.append({"type": kind, "payload": _payload(data, store)})
-    return outputs
+            payload = _payload(_encoded(folder, position, kind), store)
+        except BadOutput as problem:
+            problems.append(str(problem))
+        outputs.append({"type": kind, "payload": payload})
+    return outputs, problems[0] if problems else ""
 
 
-def _payload(data: bytes, store: Callable[[str, bytes], None]) -> dict[str, Any]:
+def _encoded(folder: str, position: int, kind: str) -> bytes:
+    try:
+        data = encode_json(_read(folder, position), kind, f"output {position}")
+    except JsonProblem as problem:
+        raise BadOutput(str(problem)) from None
+    if len(data) > MAX_BYTES:
+        raise BadOutput(too_large(f"output {position}", len(data)))
+    return data
+
+
+def _payload(data: bytes, store: Store) -> dict[str, Any]:
     if len(data) <= INLINE_BYTES:
         return {"inline": b64encode(data).decode()}
     digest = sha256(data).hexdigest()

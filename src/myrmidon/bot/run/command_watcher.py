@@ -5,6 +5,7 @@ The thread that has started a command waits for its end. Commands that end withi
 
 from __future__ import annotations
 
+import logging
 import select
 import threading
 import time
@@ -19,6 +20,8 @@ TICK_S = 0.2  # how late a time limit or a request to end may be noticed
 _READ_BYTES = 1 << 18
 _MAX_BACKLOG_BYTES = 4 << 20  # of output that is not uploaded yet; then the command has to wait
 _UNKILLABLE_AFTER_S = 60.0  # after the first SIGKILL
+
+log = logging.getLogger("myrmidon.bot")
 
 
 class CommandWatcher(threading.Thread):
@@ -80,7 +83,18 @@ class CommandWatcher(threading.Thread):
             elif command.ended:
                 time.sleep(QUICK_S)
             else:
-                self._watch(command)
+                self._watch_or_end(command)
+
+    def _watch_or_end(self, command: Command) -> None:
+        """Watch a command until it has ended. One that cannot be watched is killed: nothing would end it in time."""
+        try:
+            self._watch(command)
+        except Exception:
+            log.exception("run %s could not be watched", command.run)
+            command.request_end("bot_error", 0.0)
+            command.end_reason = "bot_error"
+            self._kill(command)
+            time.sleep(TICK_S)
 
     def _watch(self, command: Command) -> None:
         with self.lock:

@@ -11,6 +11,14 @@ MAX_INLINE_BYTES = 65536
 """More output than this is written to the spool; less is kept in memory and sent with the result."""
 
 
+class TransferFailed(Exception):
+    """A file of a run could not be fetched or stored. ``is_permanent``: it cannot be elsewhere either."""
+
+    def __init__(self, message: str, *, is_permanent: bool = False) -> None:
+        super().__init__(message)
+        self.is_permanent = is_permanent
+
+
 class RunLog:
     """The base of a running command or function. ``sizes``: bytes of both streams so far.
 
@@ -27,6 +35,10 @@ class RunLog:
         self.inline: list[list[bytes]] = [[], []]
         self.spooled = False
         self.discard_output = False
+
+    def must_end(self) -> bool:
+        """Whether this run is to end before it has done what it does now. Called by other threads."""
+        raise NotImplementedError
 
     def store_output(self, stream: int, data: bytes, spool: LogSpool, *, to_spool: bool) -> None:
         """Keep output in memory while it is small, unless ``to_spool``; else in the spool. Raises OSError."""

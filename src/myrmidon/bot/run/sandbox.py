@@ -55,7 +55,11 @@ class Sandbox:
         self.stamps_read_at = 0.0
         self.granted: list[tuple[str, int]] = []
         self.generation = 0
-        self.thread = self._renew()
+        try:
+            self.thread = self._renew()
+        except BaseException:
+            self.mounts.close()
+            raise
 
     def close(self) -> None:
         """Free the thread and the handles. Nothing can be started afterwards."""
@@ -133,7 +137,11 @@ class Sandbox:
             for path, _ in _existing(self.readable):
                 rules.grant(path, landlock.READ)
             thread = RestrictedThread(rules.restrict_thread)
-            thread.call(_do_nothing)  # waits for the restriction; raises its error
+            try:
+                thread.call(_do_nothing)  # waits for the restriction; raises its error
+            except BaseException:
+                thread.end()
+                raise
         return thread
 
     def _find_neighbours(self) -> Iterator[str]:

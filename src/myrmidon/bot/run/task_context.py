@@ -2,7 +2,6 @@
 
     context/context.json   LUCI_CONTEXT: the task's id, the bot's dimensions, the deadline; private
     work/context.json      the same with the secret bytes, if the task has some; removed after the run
-    work/out               ${ISOLATED_OUTDIR}, if the task uses it; removed after the run
     work/bot_file.json     ${SWARMING_BOT_FILE}, if the task or a hook uses it; removed after the run
     work/payload.json      MYRMIDON_PAYLOAD: the payload of the request, if it has one; removed after the run
     work/token             MYRMIDON_TOKEN_FILE: a token for its own job, if the task asks for one; removed after the run
@@ -41,7 +40,6 @@ class TaskContext:
         self.path = os.path.join(folder, _NAME)
         self.isolation = isolation
         self.secret_path = os.path.join(work, "context.json")
-        self.outdir = os.path.join(work, "out")
         self.bot_file = os.path.join(work, "bot_file.json")
         self.payload = os.path.join(work, "payload.json")
         self.token = os.path.join(work, "token")
@@ -116,14 +114,18 @@ class TaskContext:
     # ---------------------------------------------------------------- placeholders
 
     def expand(self, task: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
-        """The command and its variables with all placeholders replaced; creates the files that they refer to."""
+        """The command and its variables with all placeholders replaced; creates the files that they refer to.
+
+        Raises ValueError for a folder whose content nobody would store.
+        """
         argv, env = task["command"], task.get("env") or {}
         texts = "".join((*argv, *env.values()))
         values = {"EXECUTABLE_SUFFIX": ".exe" if platforms.NAME == "windows" else ""}
         if "${ISOLATED_OUTDIR}" in texts:
-            os.mkdir(self.outdir, 0o700)
-            self.isolation.give(self.outdir)
-            values["ISOLATED_OUTDIR"] = self.outdir
+            raise ValueError(
+                "${ISOLATED_OUTDIR} cannot be used: the server does not store folders of results yet, so they would be "
+                "lost. Declare outputs, and write them to $MYRMIDON_OUTPUT_DIR"
+            )
         if "${SWARMING_BOT_FILE}" in texts:
             values["SWARMING_BOT_FILE"] = self.ensure_bot_file()
         argv_values = {**values, "SWARMING_TASK_ID": task["run"]}
@@ -200,5 +202,5 @@ def expand_text(text: str, values: dict[str, str], separator: str = os.sep) -> s
         placeholder = f"${{{name}}}"
         if placeholder in text:
             text = text.replace(placeholder, value)
-            is_path = is_path or name in ("ISOLATED_OUTDIR", "SWARMING_BOT_FILE")
+            is_path = is_path or name == "SWARMING_BOT_FILE"
     return text.replace("/", separator) if is_path and separator != "/" else text

@@ -17,13 +17,15 @@ import subprocess
 import tempfile
 from base64 import b64decode
 from contextlib import nullcontext
+from functools import partial
 from typing import IO, Any, Callable, Dict, List, Tuple
 
 from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.run.command import Command
-from myrmidon.bot.run.command_outputs import BadOutput, StoreFile, read_outputs
+from myrmidon.bot.run.command_outputs import read_outputs
 from myrmidon.bot.run.command_watcher import CommandWatcher
 from myrmidon.bot.run.isolation import Isolation
+from myrmidon.bot.run.run_log import TransferFailed
 from myrmidon.bot.run.run_record import failed_record, fault_record, finish_record, os_error_record
 from myrmidon.bot.run.task_context import TaskContext, has_placeholders
 from myrmidon.bot.run.workdir import Workdir
@@ -78,7 +80,7 @@ class TaskRunner:
         self.devnull = os.open(os.devnull, os.O_RDONLY)
         self.secret = os.path.join(self.workdir.root, "secret")
         self.outputs = os.path.join(self.workdir.root, "outputs")
-        self.store_file: StoreFile = _store_nothing
+        self.store_file: Callable[[Command, str, bytes], None] = _store_nothing
         self.env = env
         self.tmp = ""
         server = os.fsdecode(env.get(b"SWARMING_SERVER", b""))
@@ -138,7 +140,10 @@ class TaskRunner:
         if task.get("caches"):
             self._install_caches(task, installed)
         if has_placeholders(self.argv) or (changes and has_placeholders(changes.values())):
-            self.argv, changes = self.context.expand(task)
+            try:
+                self.argv, changes = self.context.expand(task)
+            except ValueError as error:
+                raise InvalidTask(str(error)) from error
         env = self._environment(task, changes, context_path)
         return self._working_directory(task.get("relative_cwd") or ""), env
 
@@ -278,19 +283,29 @@ class TaskRunner:
             )
         return finish_record(command, code, duration)
 
-    def _add_outputs(self, command: Command, record: dict[str, Any]) -> dict[str, Any]:
-        """Add what a successful command has written for other tasks; without it, the command has failed."""
+    def _add_outputs(self, command: Command, record: dict[str, Any]) -> dict[str, Any] | None:
+        """Add what a command has written for other tasks. One that succeeds without all of it has failed."""
         report = record["report"]
-        if report["type"] != "finish" or report["exit_code"] != 0 or command.end_reason:
+        if report["type"] != "finish":
             return record
-
-        def store(digest: str, data: bytes) -> None:
-            self.store_file(command.run, command.token, digest, data)
-
+        types = command.task["output_types"]
+        has_succeeded = report["exit_code"] == 0 and not command.end_reason
         try:
-            report["outputs"] = read_outputs(self.outputs, command.task["output_types"], store)
-        except BadOutput as error:
-            report.update(exit_code=1, message=str(error))
+            outputs, problem = read_outputs(self.outputs, types, partial(self.store_file, command))
+        except TransferFailed as error:
+            if command.end_request is not None and not command.end_reason:
+                command.end_reason, _ = command.end_request
+                return self._make_record(command, 1)
+            if not has_succeeded:
+                return record
+            message = f"the outputs could not be stored: {error}"
+            if not error.is_permanent:
+                return fault_record(command, "upload_failed", message)
+            return {**record, "report": {**report, "exit_code": 1, "message": message}}
+        if any(output["payload"] for output in outputs):
+            report["outputs"] = outputs
+        if problem and has_succeeded:
+            report.update(exit_code=1, message=problem)
         return record
 
     def _short_of_disk(self) -> bool:
@@ -322,8 +337,8 @@ class TaskRunner:
         self.stats["cache_trim"] = round(clock.boottime() - done, 6)
 
 
-def _store_nothing(_run: str, _token: str, _digest: str, _data: bytes) -> None:
-    raise OSError("this bot cannot store files")
+def _store_nothing(_command: Command, _digest: str, _data: bytes) -> None:
+    raise TransferFailed("this bot cannot store files")
 
 
 # ---------------------------------------------------------------- paths and environments

@@ -2,8 +2,8 @@
 
     functions/shared/code/<digest>/   the modules; processes may read them
 
-A zip comes from a user. Before anything is written, everything that could fill the disk or lead out of the folder is
-refused.
+A zip comes from a user. Before anything is written, everything that could fill the disk, lead out of the folder or not
+be unpacked is refused. Whatever is wrong with a zip is an error of the user.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ import io
 import os
 import shutil
 import stat
-import struct
 import threading
 import zipfile
-import zlib
 from collections.abc import Collection
 
 from myrmidon.bot.slots.value_cache import digest_of
@@ -23,6 +21,7 @@ from myrmidon.bot.system import filesystem
 
 MAX_ZIP_BYTES = 64 << 20
 MAX_FILES = 20_000
+"""Files and folders together, also folders that are only parts of paths."""
 MAX_UNPACKED_BYTES = 512 << 20
 MAX_RATIO = 200
 """Of a zip of more than MIN_BOMB_BYTES: Python source shrinks to a fifth, and never to a two-hundredth."""
@@ -30,7 +29,9 @@ MIN_BOMB_BYTES = 16 << 20
 MAX_TOTAL_BYTES = 2 << 30
 """Of all code of this bot; the least recently used one that no process uses is removed."""
 _MAX_NAME_CHARS = 400
-_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, LookupError, RuntimeError, ValueError)
+_MAX_PART_BYTES = 255
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_ENTRY_SIGNATURE = b"PK\x01\x02"
 
 
 class BadCode(Exception):
@@ -68,7 +69,9 @@ class CodeStore:
                 return
             try:
                 self.sizes[digest] = self._unpack(digest, zipped)
-            except _ZIP_ERRORS as error:
+            except (BadCode, OSError):
+                raise
+            except Exception as error:  # the modules for zips raise many kinds
                 raise BadCode(f"it is not a valid zip: {error}") from error
             self._remove_old(used, digest)
 
@@ -76,6 +79,7 @@ class CodeStore:
         target, part = self.path(digest), f"{self.path(digest)}.part"
         os.makedirs(self.folder, mode=0o755, exist_ok=True)
         filesystem.remove_tree(part)
+        check_size(zipped)
         with zipfile.ZipFile(io.BytesIO(zipped)) as archive:
             size = check_entries(archive.infolist(), len(zipped))
             try:
@@ -97,18 +101,32 @@ class CodeStore:
             filesystem.remove_tree(self.path(digest))
 
 
+def check_size(zipped: bytes) -> None:
+    """Refuse a zip that is too large, before its list of files is read. Raises BadCode."""
+    if len(zipped) > MAX_ZIP_BYTES:
+        raise BadCode(f"it has {len(zipped)} bytes; at most {MAX_ZIP_BYTES}")
+    if zipped.count(_ENTRY_SIGNATURE) > MAX_FILES:
+        raise BadCode(f"it has more than {MAX_FILES} files")
+
+
 def check_entries(entries: list[zipfile.ZipInfo], zipped_bytes: int) -> int:
     """Refuse what must not be unpacked, before it is; the size of all files. Raises BadCode."""
-    if zipped_bytes > MAX_ZIP_BYTES:
-        raise BadCode(f"it has {zipped_bytes} bytes; at most {MAX_ZIP_BYTES}")
-    if len(entries) > MAX_FILES:
-        raise BadCode(f"it has {len(entries)} files; at most {MAX_FILES}")
-    seen = set()
+    files: set[str] = set()
+    folders: set[str] = set()
     for entry in entries:
-        _check_name(entry)
-        if entry.filename in seen:
-            raise BadCode(f"it contains {entry.filename!r:.100} twice")
-        seen.add(entry.filename)
+        _check_entry(entry)
+        path = entry.filename.rstrip("/")
+        if path in files and not entry.is_dir():
+            raise BadCode(f"it contains {path!r:.100} twice")
+        (folders if entry.is_dir() else files).add(path)
+        folder = path.rpartition("/")[0]
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+        if len(files) + len(folders) > MAX_FILES:
+            raise BadCode(f"it has more than {MAX_FILES} files and folders")
+    for path in files & folders:
+        raise BadCode(f"it contains {path!r:.100} as a file and as a folder")
     size = sum(entry.file_size for entry in entries)
     if size > MAX_UNPACKED_BYTES:
         raise BadCode(f"unpacked it would have {size} bytes; at most {MAX_UNPACKED_BYTES}")
@@ -117,12 +135,16 @@ def check_entries(entries: list[zipfile.ZipInfo], zipped_bytes: int) -> int:
     return size
 
 
-def _check_name(entry: zipfile.ZipInfo) -> None:
+def _check_entry(entry: zipfile.ZipInfo) -> None:
     name = entry.filename
     parts = name.rstrip("/").split("/")
     is_outside = name.startswith("/") or "\\" in name or ":" in parts[0] or not {"", ".", ".."}.isdisjoint(parts)
     if is_outside or not name.isprintable() or len(name) > _MAX_NAME_CHARS:
         raise BadCode(f"{name!r:.100} is not a path inside of it")
+    if any(len(os.fsencode(part)) > _MAX_PART_BYTES for part in parts):
+        raise BadCode(f"a name in {name!r:.100} is longer than {_MAX_PART_BYTES} bytes")
+    if entry.compress_type not in _METHODS:
+        raise BadCode(f"{name!r:.100} is neither stored nor deflated; pack it without other methods of compression")
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise BadCode(f"{name!r:.100} is neither a file nor a folder")

@@ -101,9 +101,10 @@ class Environments:
         with self.lock:
             problem = self._known_problem(key)
             if problem is None and key not in self.held:
-                if key in self.builds:
-                    self.builds[key].waiting.append(done)
-                else:
+                build = self.builds.get(key)
+                if build is not None and not build.is_cancelled:
+                    build.waiting.append(done)
+                else:  # a cancelled build may be ending; the new one waits for its lock
                     self.builds[key] = _BuildThread(self, key, document, done)
                     self.builds[key].start()
                 return
@@ -119,16 +120,21 @@ class Environments:
         note = f"(The build failed {age:.0f} s ago on this bot; after {REMEMBER_S:.0f} s a task builds it again.)"
         return Problem(problem.kind, f"{problem.message}\n{note}")
 
-    def finish(self, key: EnvironmentKey, held: _Held | None, problem: Problem | None) -> list[Done]:
+    def finish(self, build: _BuildThread, held: _Held | None, problem: Problem | None) -> list[Done]:
         """Note the end of a build; who waits for it."""
+        key = build.key
         with self.lock:
-            if held is not None:
+            if held is not None and key in self.held:
+                held.lock.release()
+            elif held is not None:
                 self.held[key] = held
             elif problem is not None and problem.kind == FAILED:
                 now = time.monotonic()
                 self.failed = {one: known for one, known in self.failed.items() if now - known[0] <= REMEMBER_S}
                 self.failed[key] = (now, problem)
-            return self.builds.pop(key).waiting
+            if self.builds.get(key) is build:
+                del self.builds[key]
+            return build.waiting
 
     def keep(self, used: Iterable[ProcessKey]) -> None:
         """Cancel builds that no run waits for, and let go of environments that no process or run uses."""
@@ -191,7 +197,7 @@ class _BuildThread(threading.Thread):
         except Exception as error:
             log.exception("an environment could not be built")
             problem = Problem("bot_error", f"the bot could not make the environment of the function: {error!r}")
-        for done in self.owner.finish(self.key, held, problem):
+        for done in self.owner.finish(self, held, problem):
             done(problem)
 
     def _obtain(self, lines: Lines) -> _Held:
@@ -207,7 +213,7 @@ class _BuildThread(threading.Thread):
             lock = cache.lock(key, exclusive=True)
             if lock is None:
                 if not has_waited:
-                    self._write(f"[myrmidon: another bot of this machine builds {short_name(key)}; waiting]\n".encode())
+                    self._write(f"[myrmidon: {short_name(key)} is being built or removed; waiting]\n".encode())
                 has_waited = True
                 time.sleep(_POLL_S * (0.5 + random.random()))  # noqa: S311 - two bots must not look in step
                 continue

@@ -99,6 +99,9 @@ class FunctionRun(RunLog):
         self.kill_at = 0.0
         self.is_long = False
 
+    def must_end(self) -> bool:
+        return bool(self.end_reason)
+
     def begin(self, now: float) -> None:
         """The process has begun this run, as far as is known."""
         self.begun = now

@@ -95,7 +95,7 @@ class Launcher:
                 self.isolation.give(path)
             executor = ExecutorProcess(self.count, key, folder, channel, (files[0], files[1]), files[2])
             self._start(executor, code_path, runtime)
-        except OSError:
+        except BaseException:
             channel.close()
             for file in files:
                 os.close(file)

@@ -40,8 +40,11 @@ def failure(run: FunctionRun, duration: float, message: str, error: dict[str, An
 
 def fault(run: FunctionRun, kind: str, message: str) -> dict[str, Any]:
     """The record of a run that the bot could not carry out; the server may retry it elsewhere."""
-    report = {"type": "fault", "run": run.run, "token": run.token, "kind": kind, "message": message}
-    return {"report": report, "logs": run.log_chunks()}
+    return {"report": fault_report(run.task, kind, message), "logs": run.log_chunks()}
+
+
+def fault_report(task: dict[str, Any], kind: str, message: str) -> dict[str, Any]:
+    return {"type": "fault", "run": task["run"], "token": task["token"], "kind": kind, "message": message}
 
 
 def problem(run: FunctionRun, duration: float, found: Problem) -> dict[str, Any]:

@@ -6,6 +6,8 @@ the thread that runs functions.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import stat
 from base64 import b64encode
@@ -13,6 +15,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import Any, Callable, Dict, Optional, Protocol, Tuple
 
+from myrmidon.bot.run.run_log import RunLog, TransferFailed
 from myrmidon.bot.slots.code_store import BadCode, CodeStore
 from myrmidon.bot.slots.environments import Environments
 from myrmidon.bot.slots.function_run import FunctionRun
@@ -23,13 +26,11 @@ from myrmidon.functions.values import MAX_BYTES, too_large
 
 _FILES = "the bot could not store the files of the function"
 
+log = logging.getLogger("myrmidon.bot")
 
-class TransferFailed(Exception):
-    """A file could not be fetched or stored. ``is_permanent``: it cannot be elsewhere either."""
 
-    def __init__(self, message: str, *, is_permanent: bool = False) -> None:
-        super().__init__(message)
-        self.is_permanent = is_permanent
+class ResultTooLarge(Exception):
+    """An output is larger than any value may be."""
 
 
 class Transfers(Protocol):
@@ -38,10 +39,10 @@ class Transfers(Protocol):
     def submit(self, job: Callable[[], None]) -> None:
         """Call a function in another thread."""
 
-    def fetch(self, run: str, token: str, digest: str) -> bytes:
+    def fetch(self, run: RunLog, digest: str) -> bytes:
         """A file of a run. Raises TransferFailed."""
 
-    def store(self, run: str, token: str, digest: str, data: bytes) -> None:
+    def store(self, run: RunLog, digest: str, data: bytes) -> None:
         """Store a file of a run. Raises TransferFailed."""
 
 
@@ -88,7 +89,7 @@ class RunFiles:
         try:
             code = run.key.code
             if not self.codes.has(code):
-                self.codes.add(code, self.transfers.fetch(run.run, run.token, code), used)
+                self.codes.add(code, self.transfers.fetch(run, code), used)
             for digest in self.values.missing(run.digests):
                 self.values.add(digest, self._verified(run, digest))
             problem = None
@@ -103,6 +104,9 @@ class RunFiles:
             problem = Problem(kind, f"the code or the inputs of the function cannot be fetched: {error}")
         except OSError as error:
             problem = problem_of(error, _FILES)
+        except Exception as error:
+            log.exception("the files of %s could not be fetched", run.run)
+            problem = Problem("bot_error", f"the bot failed to fetch the code or the inputs of the function: {error!r}")
         self._add_fetched(run, problem)
 
     def _add_fetched(self, run: FunctionRun, problem: Problem | None) -> None:
@@ -110,7 +114,7 @@ class RunFiles:
         self.wake()
 
     def _verified(self, run: FunctionRun, digest: str) -> bytes:
-        data = self.transfers.fetch(run.run, run.token, digest)
+        data = self.transfers.fetch(run, digest)
         if digest_of(data) != digest:
             raise TransferFailed(f"the file {digest} was damaged on its way")
         return data
@@ -123,17 +127,16 @@ class RunFiles:
         The paths are made here: a process could name any file that the bot may read. Raises ValueError or OSError.
         """
         outputs: list[OpenOutput] = []
-        for position, output in enumerate(answer["outputs"]):
-            kind = str(output["type"])
-            if "data" in output:
-                outputs.append((kind, bytes(output["data"]), -1))
-                continue
-            path = os.path.join(folder, f"{run.id}-{position}")
-            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            outputs.append((kind, None, file))
-            os.unlink(path)
-            if not stat.S_ISREG(os.fstat(file).st_mode):
-                raise ValueError("an output is not a file")
+        try:
+            for position, output in enumerate(answer["outputs"]):
+                kind = str(output["type"])
+                if "data" in output:
+                    outputs.append((kind, bytes(output["data"]), -1))
+                    continue
+                outputs.append((kind, None, _open_output(os.path.join(folder, f"{run.id}-{position}"))))
+        except BaseException:
+            _close(outputs)
+            raise
         return outputs
 
     def store(self, run: FunctionRun, record: dict[str, Any], outputs: list[OpenOutput]) -> None:
@@ -149,12 +152,13 @@ class RunFiles:
             problem = Problem(kind, f"the result could not be stored: {error}")
         except OSError as error:
             problem = problem_of(error, _FILES)
-        except ValueError as error:
+        except ResultTooLarge as error:
             problem = Problem("", str(error))
+        except Exception as error:
+            log.exception("the results of %s could not be stored", run.run)
+            problem = Problem("bot_error", f"the bot failed to store the result: {error!r}")
         finally:
-            for _, _, file in outputs:
-                if file >= 0:
-                    os.close(file)
+            _close(outputs)
         self.stored.append((run, record, problem))
         self.wake()
 
@@ -163,13 +167,31 @@ class RunFiles:
             return inline_output(kind, data)
         size = os.fstat(file).st_size
         if size > MAX_BYTES:
-            raise ValueError(too_large("the result", size))
+            raise ResultTooLarge(too_large("the result", size))
         with os.fdopen(os.dup(file), "rb") as source:
             content = source.read(MAX_BYTES)
         digest = digest_of(content)
         self.values.add(digest, content)
-        self.transfers.store(run.run, run.token, digest, content)
+        self.transfers.store(run, digest, content)
         return {"type": kind, "payload": {"digest": digest, "size": len(content)}}
+
+
+def _open_output(path: str) -> int:
+    """Open the file of an output, and remove its name. Raises ValueError or OSError."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, file)
+        os.unlink(path)
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise ValueError("an output is not a file")
+        stack.pop_all()
+    return file
+
+
+def _close(outputs: list[OpenOutput]) -> None:
+    for _, _, file in outputs:
+        if file >= 0:
+            os.close(file)
 
 
 def inline_output(kind: str, data: bytes) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class RunWatch:
             self._move_output(executor, run)
             self._check_memory(executor, run, measure=measure, now=now)
             self._check_time(executor, run, now)
-        for run in loop.fetching.values():
+        for run in (*loop.fetching.values(), *loop.storing.values()):
             self._report_long(run, now)
         if measure:
             self.measured_at = now
@@ -153,9 +153,10 @@ class RunWatch:
         for run in waiting:
             if run.run in requests and run.run in self.loop.lane.taken:
                 self._end_waiting(run, requests[run.run][0], now)
-        for run in self.loop.storing.values():
-            if requests.get(run.run, ("",))[0] == "lost":
-                run.end_reason = "lost"
+        for run in [run for run in self.loop.storing.values() if run.run in requests]:
+            del self.loop.storing[run.run]
+            run.request_end(requests[run.run][0], 0.0, now)
+            self.loop.end(run, self.record_of_end(run, now, exit_code=1))
         begun = [(executor, run) for _, executor, _ in self.loop.pool.heads() for run in executor.pending]
         for executor, run in begun:
             if run.run in requests:

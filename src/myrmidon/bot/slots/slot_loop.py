@@ -116,7 +116,7 @@ class SlotLoop(threading.Thread):
             except Exception as error:
                 log.exception("the functions of this bot failed")
                 self.report_error(f"the functions of this bot failed: {error!r}")
-                self._give_up(f"the bot failed: {error!r}")
+                self._end_all(f"the bot failed: {error!r}")
 
     def close(self) -> None:
         """End the thread and all its processes."""
@@ -151,7 +151,7 @@ class SlotLoop(threading.Thread):
         if any(executor.ending for executor in executors):
             return _ENDING_TICK_S
         environments = self.files.environments
-        if self.ready or self.fetching or self.lane.busy or environments.builds:
+        if self.ready or self.fetching or self.storing or self.lane.busy or environments.builds:
             return TICK_S
         return _IDLE_TICK_S if executors or environments.held else 3600.0
 
@@ -169,15 +169,23 @@ class SlotLoop(threading.Thread):
         if expired:
             self.run_queue.return_tasks(expired)
         for task in tasks:
-            self.count += 1
-            run = FunctionRun(self.count, task, self.stats.of(task["function"]))
-            if task.get("problem"):
-                self.end(run, records.fault(run, "client_error", task["problem"]))
-            elif self.files.prepare(run):
-                self.ready.append(run)
-            else:
-                run.begun = clock.boottime()
-                self.fetching[run.run] = run
+            try:
+                self._take_one(task)
+            except Exception as error:
+                log.exception("run %s could not be taken", task["run"])
+                report = records.fault_report(task, "bot_error", f"the bot failed to prepare the function: {error!r}")
+                self.done.append((task, {"report": report, "logs": []}))
+
+    def _take_one(self, task: dict[str, Any]) -> None:
+        self.count += 1
+        run = FunctionRun(self.count, task, self.stats.of(task["function"]))
+        if task.get("problem"):
+            self.end(run, records.fault(run, "client_error", task["problem"]))
+        elif self.files.prepare(run):
+            self.ready.append(run)
+        else:
+            run.begun = clock.boottime()
+            self.fetching[run.run] = run
 
     def _take_fetched(self) -> None:
         """Go on with the runs whose files have come, and whose environments are built."""
@@ -228,7 +236,8 @@ class SlotLoop(threading.Thread):
                 bot_id=self.bot_id,
                 give=self.launcher.isolation.give,
             )
-        except (OSError, ValueError) as error:
+        except Exception as error:
+            log.exception("run %s could not be given to a process", run.run)
             kind = "disk_full" if filesystem.disk_is_full(error) else "bot_error"
             self.end(run, records.fault(run, kind, f"the bot could not run the function: {error}"))
             return True
@@ -268,10 +277,7 @@ class SlotLoop(threading.Thread):
         """Report the runs whose results are stored."""
         while self.files.stored:
             run, record, problem = self.files.stored.popleft()
-            del self.storing[run.run]
-            if run.end_reason == "lost":
-                self.end(run, None)
-            else:
+            if self.storing.pop(run.run, None) is not None:
                 duration = record["report"]["duration"]
                 self.end(run, record if problem is None else records.problem(run, duration, problem))
 
@@ -341,8 +347,8 @@ class SlotLoop(threading.Thread):
             if not executor.pending and not executor.ending and now - executor.used_at > IDLE_S and executor.used_at:
                 executor.kill("unused", now)
 
-    def _give_up(self, message: str) -> None:
-        """Fail everything after an error of the bot itself, and begin anew."""
+    def _end_all(self, message: str) -> None:
+        """End all runs and processes after an error of the bot itself. Runs whose results are being stored go on."""
         now = clock.boottime()
         runs = [*self.ready, *self.fetching.values()]
         self.ready.clear()
@@ -350,7 +356,13 @@ class SlotLoop(threading.Thread):
         for slot, executor in self.pool.executors():
             runs += executor.pending
             executor.pending.clear()
+            executor.current = None
             slot.active = None
             executor.kill("failed", now)
         for run in runs:
-            self.end(run, records.fault(run, "bot_error", message))
+            self.files.release(run)
+        kept = {task["run"] for task, _ in self.done} | set(self.storing)
+        for task in [task for run, task in self.lane.taken.items() if run not in kept]:
+            self.spool.remove(task["run"])
+            report = records.fault_report(task, "bot_error", message)
+            self.done.append((task, {"report": report, "logs": []}))

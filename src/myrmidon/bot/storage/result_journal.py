@@ -2,17 +2,18 @@
 
 A result is written as soon as its command has ended, so that it survives a crash of the bot. The file is synced to the
 disk, to survive a crash of the machine, only if the server does not answer at once: results that end close together
-share one sync, and no report waits for the disk. After a restart the bot reports what is left in the journal; the
-server accepts repeated reports.
+share one sync, and no report waits for the disk. An error of the disk is reported and costs no result: the bot has it
+in memory, too. After a restart the bot reports what is left in the journal; the server accepts repeated reports.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable
 
 from myrmidon.bot.system import filesystem
 
@@ -24,6 +25,7 @@ class ResultJournal:
     """Unacknowledged results. Thread-safe.
 
     ``recovered`` are the records that an earlier process has left; ``open_runs`` all that are not acknowledged, by run.
+    ``on_error`` is called when the file cannot be used; nothing here raises an error after the start.
     """
 
     def __init__(self, path: str) -> None:
@@ -32,41 +34,46 @@ class ResultJournal:
         self.recovered = _load(path)
         self.open_runs = {record["report"]["run"]: record for record in self.recovered}
         self.dirty = False
+        self.on_error: Callable[[str], None] = lambda _: None
         self._open()
 
     def _open(self) -> None:
         self.file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         self.size = os.fstat(self.file).st_size
 
-    def add(self, record: dict[str, Any]) -> bool:
-        """Write a result. False when the disk is full: then it is in memory only."""
-        return self.add_all([record])
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.on_error(f"the results on disk cannot be changed: {error}")
 
-    def add_all(self, records: Sequence[dict[str, Any]]) -> bool:
-        """Write results that have ended together, by one system call."""
-        with self.lock:
+    def add(self, record: dict[str, Any]) -> None:
+        """Write a result."""
+        self.add_all([record])
+
+    def add_all(self, records: Sequence[dict[str, Any]]) -> None:
+        """Write results that have ended together, usually by one system call."""
+        with self.lock, self._reporting():
             for record in records:
                 self.open_runs[record["report"]["run"]] = record
-            lines = b"".join(map(_line, records))
-            try:
-                os.write(self.file, lines)
-            except OSError as error:
-                if filesystem.disk_is_full(error):
-                    return False
-                raise
-            self.size += len(lines)
+            left = memoryview(b"".join(map(_line, records)))
             self.dirty = True
-            return True
+            while left:
+                written = os.write(self.file, left)
+                self.size += written
+                left = left[written:]
 
     def sync(self) -> None:
         """Force everything added so far to the disk."""
         if self.dirty:
             self.dirty = False
-            os.fsync(self.file)
+            with self._reporting():
+                os.fsync(self.file)
 
     def acknowledge(self, runs: list[str]) -> None:
         """Remove acknowledged runs. Truncates an empty journal, and rewrites a large one that is mostly obsolete."""
-        with self.lock:
+        with self.lock, self._reporting():
             for run in runs:
                 self.open_runs.pop(run, None)
             if not self.open_runs:

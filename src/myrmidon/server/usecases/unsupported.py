@@ -13,6 +13,8 @@ from myrmidon.model.task_request import TaskRequest
 
 NOT_SERVED = "not_served"
 """The code of these problems."""
+OUTDIR = "${ISOLATED_OUTDIR}"
+"""The placeholder for a folder whose content Swarming stores."""
 
 
 def no_inputs(path: str) -> Problem:
@@ -24,8 +26,13 @@ def no_outputs(path: str, num_paths: int) -> Problem:
     return Problem(path, f"{num_paths} paths", allowed, NOT_SERVED)
 
 
+def _no_folder(path: str) -> Problem:
+    allowed = "none: folders of results are not stored yet; declare outputs and write them to $MYRMIDON_OUTPUT_DIR"
+    return Problem(path, OUTDIR, allowed, NOT_SERVED)
+
+
 def check_served(request: TaskRequest, *, in_job: bool = False) -> None:
-    """InvalidRequest for a task with input files or output paths, or outside of a job with a function or ``api``."""
+    """InvalidRequest for a task with files or a folder of results, or outside of a job with a function or ``api``."""
     problems: list[Problem] = []
     if request.function is not None and not in_job:
         allowed = "a function in a job: submit a job with this one task (POST /api/v1/jobs)"
@@ -36,6 +43,8 @@ def check_served(request: TaskRequest, *, in_job: bool = False) -> None:
             problems.append(no_inputs(f"slices[{number}].properties.inputs"))
         if properties.outputs:
             problems.append(no_outputs(f"slices[{number}].properties.outputs", len(properties.outputs)))
+        if any(OUTDIR in text for text in (*properties.command, *properties.env.values())):
+            problems.append(_no_folder(f"slices[{number}].properties.command"))
         if properties.api and not in_job:
             allowed = "none: only a task of a job may call the server"
             problems.append(Problem(f"slices[{number}].properties.api", show_value(properties.api), allowed, "no_job"))

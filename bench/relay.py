@@ -17,7 +17,7 @@ from bench.bed import Bed
 from myrmidon.relays import relay
 from myrmidon.relays.amqp import AmqpSink
 from myrmidon.relays.messages import Message, build
-from myrmidon.server.database import AsyncDatabase, start_executor
+from myrmidon.server.database import AsyncDatabase, Executor
 from myrmidon.server.metrics import Metrics
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import outbox, sink
@@ -90,7 +90,7 @@ def measure(given: tuple[str, str, bool]) -> float:
         bed.live(bed.requests(250))
     messages = bed.db.read(_messages)
     last = bed.db.read(outbox.newest)
-    executor = start_executor(bed.db, lambda _: None)
+    executor = Executor(bed.db, lambda _: None)
     database = AsyncDatabase(bed.db, executor)
     bare, relayed = 0.0, 0.0
     for _ in range(ROUNDS):  # alternating, so that both see the same machine

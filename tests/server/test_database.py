@@ -12,10 +12,12 @@ import pytest
 
 from myrmidon.model.errors import StoreUnavailable, WrongState
 from myrmidon.server import database
-from myrmidon.server.database import SchedulingDatabase, start_executor
+from myrmidon.server.database import THREADS, Executor, Purpose, SchedulingDatabase, purpose
 from myrmidon.server.metrics import Metrics
 from myrmidon.store.engine.db import Db, Tx, open_db
 from tests.deadline import HANG_S
+from tests.server.contexts import a_task
+from tests.server.inside import BOT, inside
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ class Watched:
         self.published: list[Any] = []
         self.may_go = threading.Event()
         self.has_begun = threading.Event()
-        self.executor = start_executor(engine, lambda _: None)
+        self.executor = Executor(engine, lambda _: None)
         self.db = SchedulingDatabase(engine, self.executor, Metrics(), self.published.append)
 
     def slow(self, _: Tx) -> str:
@@ -101,7 +103,7 @@ def test_a_read_whose_caller_is_cancelled_before_it_begins_is_not_run(watched: W
     ran: list[int] = []
 
     async def cancel_a_queued_read() -> None:
-        busy = [asyncio.create_task(watched.db.read(watched.slow)) for _ in range(database.READER_THREADS)]
+        busy = [asyncio.create_task(watched.db.read(watched.slow)) for _ in range(THREADS[Purpose.CHANGES])]
         await asyncio.to_thread(watched.has_begun.wait, HANG_S)
         queued = asyncio.create_task(watched.db.read(lambda _: ran.append(1)))
         await asyncio.sleep(0)
@@ -109,8 +111,43 @@ def test_a_read_whose_caller_is_cancelled_before_it_begins_is_not_run(watched: W
         with pytest.raises(asyncio.CancelledError):
             await queued
         watched.may_go.set()
-        assert await asyncio.gather(*busy) == ["done"] * database.READER_THREADS
+        assert await asyncio.gather(*busy) == ["done"] * THREADS[Purpose.CHANGES]
 
     asyncio.run(cancel_a_queued_read())
     watched.executor.close()
     assert ran == []
+
+
+def test_slow_queries_hold_up_neither_bots_nor_submits(tmp_path: Path, db_url: str) -> None:
+    """Each of the threads for queries runs one that does not end before the others were answered."""
+    may_go, num_begun = threading.Event(), threading.Semaphore(0)
+
+    def slow(tx: Tx) -> str:
+        tx.one("SELECT 1")
+        num_begun.release()
+        assert may_go.wait(HANG_S)
+        return "done"
+
+    with inside(tmp_path, db_url) as app:
+        app.meet_bot()
+        ask = {"session": 1, "nonce": 1, "n": 1, "wait_s": 0}
+        credential, admin = app.credential(BOT), app.token("admin")
+
+        async def story() -> None:
+            purpose.set(Purpose.QUERIES)
+            count = THREADS[Purpose.QUERIES] + 16
+            busy = [asyncio.create_task(app.context.db.read(slow)) for _ in range(count)]
+            for _ in range(THREADS[Purpose.QUERIES]):
+                assert await asyncio.to_thread(num_begun.acquire, timeout=HANG_S)
+            query = asyncio.create_task(app.ask("GET", "/api/v1/tasks", token=admin))
+            submitted = await app.ask("POST", "/api/v1/tasks", {"tasks": [a_task()]}, token=admin)
+            claimed = await app.ask("POST", "/bot/v1/exchange", ask, token=credential)
+            ready = await app.ask("GET", "/readyz", token="")
+            assert (submitted.status, claimed.status, ready.status) == (200, 200, 200)
+            assert len(claimed.json["tasks"]) == 1
+            assert not query.done()
+            may_go.set()
+            assert await asyncio.gather(*busy) == ["done"] * count
+            assert (await query).status == 200
+
+        app.run(story())

@@ -302,7 +302,7 @@ def _check_unused(db: Db) -> None:
 
 @contextmanager
 def _open(url: str, *, durable: bool = True, bulk: bool = False) -> Iterator[Db]:
-    db = open_db(url, durable=durable, bulk=bulk)
+    db = open_db(url, durable=durable, role="tool", bulk=bulk)
     try:
         yield db
     finally:

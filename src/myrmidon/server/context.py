@@ -24,7 +24,7 @@ from myrmidon.scheduler.pools import set_pool_order
 from myrmidon.scheduler.sweep_effects import count_no_resource
 from myrmidon.server.clock import SETTLE_WITH_DATABASE, Clock, boot_time, wall_time
 from myrmidon.server.config.config_folder import NO_CONFIG, FleetConfig, check_folder
-from myrmidon.server.database import AsyncDatabase, SchedulingDatabase, start_executor
+from myrmidon.server.database import AsyncDatabase, Executor, SchedulingDatabase
 from myrmidon.server.file_store import FileStore, open_file_store
 from myrmidon.server.groups import GroupDirectory
 from myrmidon.server.keys import Keys, open_keys
@@ -110,8 +110,8 @@ class ServerContext:
         """The only source of randomness: an integer from 0 to below the given one. Not for secrets."""
         self.metrics = metrics or Metrics()
         self.hub = WaitHub()
-        executor = start_executor(db, self.metrics.committed)
-        log_executor = executor if log_db is db else start_executor(log_db, self.metrics.committed)
+        executor = Executor(db, self.metrics.committed)
+        log_executor = executor if log_db is db else Executor(log_db, self.metrics.committed)
         self.db = SchedulingDatabase(db, executor, self.metrics, self._publish)
         self.logs = AsyncDatabase(log_db, log_executor)
         """The database of the logs: on SQLite a file with its own writer, so that logs never delay scheduling."""
@@ -178,6 +178,7 @@ def open_context(settings: Settings, *, address: str, port: int) -> ServerContex
     """Connect to the database, migrate it, take a server slot and create what a first start needs."""
     if settings.database_url.startswith("sqlite:"):
         settings.data_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _migrate(settings)
     db = open_db(settings.database_url, durable=settings.durable)
     log_db = db
     try:
@@ -190,10 +191,18 @@ def open_context(settings: Settings, *, address: str, port: int) -> ServerContex
         raise
 
 
+def _migrate(settings: Settings) -> None:
+    """Bring the tables up to date, on connections whose statements may take long."""
+    for url, bulk in {settings.log_database_url: True, settings.database_url: False}.items():
+        db = open_db(url, durable=settings.durable, role="tool", bulk=bulk)
+        try:
+            migrate(db, wall_time())
+        finally:
+            db.close()
+
+
 def _enroll(settings: Settings, db: Db, log_db: Db, *, address: str, port: int) -> ServerContext:
     now = wall_time()
-    for database in {id(db): db, id(log_db): log_db}.values():
-        migrate(database, now)
     if not db.read(configs.position) and (problems := check_folder(settings.config_folder)):
         # Later a bad edit leaves the version in force. At the first start there is none, and starting without one would
         # let bots and callers in that the folder was meant to keep out.

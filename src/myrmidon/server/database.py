@@ -6,8 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
+from enum import StrEnum
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from myrmidon.model.errors import StoreUnavailable
 from myrmidon.server.metrics import Metrics
@@ -17,76 +19,62 @@ from myrmidon.store.engine.group_commit import BackgroundWrites, GroupCommit
 
 T = TypeVar("T")
 
-WRITER_THREADS = 16
-"""The number of connections that a database server gives us: more threads would only wait for one."""
-READER_THREADS = 4
 DB_TIMEOUT_S = 20.0
 """How long a caller waits for the database before it is told that the database is unavailable."""
 
 
-class Executor(Protocol):
-    """Runs the transactions of one database on threads."""
+class Purpose(StrEnum):
+    """What a transaction is for. Each purpose has threads of its own, so that none waits for the work of another."""
 
-    threads: ThreadPoolExecutor
-    background: Transactions
-    """For work of many transactions that runs on one of the threads, such as a sweep."""
-
-    def write(self, fn: Callable[[Tx], T], size: int = 1) -> Future[T]:
-        """Start a transaction that changes about ``size`` tasks. Smaller ones may be run before it."""
-        ...
-
-    def read(self, fn: Callable[[Tx], T]) -> Future[T]: ...
-    def close(self) -> None: ...
+    BOTS = "bots"
+    CHANGES = "changes"
+    """Calls of people that change something, and those that must be answered always, such as health."""
+    QUERIES = "queries"
+    BACKGROUND = "background"
 
 
-class GroupCommitExecutor:
-    """SQLite: one writer whose commits are shared by all writes that wait, and a few readers."""
-
-    def __init__(self, db: Db, on_commit: Callable[[int], None]) -> None:
-        self._db = db
-        self._writer = GroupCommit(db, on_commit=on_commit)
-        self.background: Transactions = BackgroundWrites(db, self._writer)
-        self.threads = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="reader")
-
-    def write(self, fn: Callable[[Tx], T], size: int = 1) -> Future[T]:
-        return self._writer.submit(fn, size)
-
-    def read(self, fn: Callable[[Tx], T]) -> Future[T]:
-        return self.threads.submit(self._db.read, fn)
-
-    def close(self) -> None:
-        self._writer.close()
-        self.threads.shutdown()
+THREADS = {Purpose.BOTS: 8, Purpose.CHANGES: 8, Purpose.QUERIES: 6, Purpose.BACKGROUND: 4}
+"""Each thread uses at most one connection at a time: see docs/server.md."""
+purpose: ContextVar[Purpose] = ContextVar("purpose", default=Purpose.CHANGES)
+"""Set where a call or background work begins; all that it awaits has the same."""
 
 
-class PooledExecutor:
-    """PostgreSQL and MariaDB: one thread per connection, each transaction commits alone."""
+class Executor:
+    """Runs the transactions of one database on threads.
+
+    SQLite has one writer, whose commits are shared by all writes that wait. On PostgreSQL and MariaDB each transaction
+    has a connection and commits alone. ``on_commit`` is called with the number of writes of each commit.
+    """
 
     def __init__(self, db: Db, on_commit: Callable[[int], None]) -> None:
         self._db = db
-        self.background: Transactions = db
         self._on_commit = on_commit
-        self.threads = ThreadPoolExecutor(WRITER_THREADS, thread_name_prefix="store")
+        self._group = GroupCommit(db, on_commit=on_commit) if db.dialect is Dialect.SQLITE else None
+        self.background: Transactions = BackgroundWrites(db, self._group) if self._group else db
+        """For work of many transactions that runs on one of the threads, such as a sweep."""
+        self._threads = {name: ThreadPoolExecutor(size, thread_name_prefix=name) for name, size in THREADS.items()}
 
-    def write(self, fn: Callable[[Tx], T], size: int = 1) -> Future[T]:  # noqa: ARG002 - nothing waits for one writer
-        return self.threads.submit(self._write, fn)
+    def write(self, fn: Callable[[Tx], T], size: int = 1) -> Future[T]:
+        """Start a transaction that changes about ``size`` tasks. On SQLite smaller ones may be run before it."""
+        return self._group.submit(fn, size) if self._group else self.run(partial(self._write_alone, fn))
 
     def read(self, fn: Callable[[Tx], T]) -> Future[T]:
-        return self.threads.submit(self._db.read, fn)
+        return self.run(partial(self._db.read, fn))
+
+    def run(self, fn: Callable[[], T]) -> Future[T]:
+        """Run a blocking function on a thread of the current purpose."""
+        return self._threads[purpose.get()].submit(fn)
 
     def close(self) -> None:
-        self.threads.shutdown()
+        if self._group:
+            self._group.close()
+        for threads in self._threads.values():
+            threads.shutdown()
 
-    def _write(self, fn: Callable[[Tx], T]) -> T:
+    def _write_alone(self, fn: Callable[[Tx], T]) -> T:
         result = self._db.write(fn)
         self._on_commit(1)
         return result
-
-
-def start_executor(db: Db, on_commit: Callable[[int], None]) -> Executor:
-    """The executor for this kind of database; ``on_commit`` is called with the number of writes of each commit."""
-    executor = GroupCommitExecutor if db.dialect is Dialect.SQLITE else PooledExecutor
-    return executor(db, on_commit)
 
 
 class AsyncDatabase:
@@ -107,7 +95,7 @@ class AsyncDatabase:
 
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
         """Run a blocking function, such as a sweep, on a thread. It may take as long as it likes."""
-        return await asyncio.wrap_future(self.executor.threads.submit(fn))
+        return await asyncio.wrap_future(self.executor.run(fn))
 
 
 class SchedulingDatabase(AsyncDatabase):

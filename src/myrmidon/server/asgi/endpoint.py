@@ -40,8 +40,9 @@ from myrmidon.server.auth.authenticator import Authenticator
 from myrmidon.server.auth.cookies import session_of
 from myrmidon.server.auth.hawk import SignedCall, is_hawk
 from myrmidon.server.auth.origins import check_is_json, csrf_token
-from myrmidon.server.calls import NOBODY, Answer, Call, Identity, Role, Route, StreamedBody, Style
+from myrmidon.server.calls import BOTS, INTRODUCERS, NOBODY, Answer, Call, Identity, Role, Route, StreamedBody, Style
 from myrmidon.server.context import ServerContext
+from myrmidon.server.database import Purpose, purpose
 
 log = structlog.get_logger("server")
 
@@ -70,10 +71,12 @@ class Endpoint:
         self._request_id = request_id
         self._limits = limits
         self._bodies = RequestBodies(context, route, limits)
+        self._purpose = _purpose(route)
         self._decode_query = query_decoder(route.query, tolerant=route.style is not Style.OURS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = self._route
+        purpose.set(self._purpose)
         started = time.perf_counter()
         headers = read_headers(scope["headers"])
         request_id = self._request_id(headers.get("x-request-id", ""))
@@ -282,6 +285,12 @@ class Endpoint:
                 request_id=request_id,
                 **via,
             )
+
+
+def _purpose(route: Route) -> Purpose:
+    if route.who <= INTRODUCERS | BOTS:
+        return Purpose.BOTS
+    return Purpose.CHANGES if route.mutates or route.vital else Purpose.QUERIES
 
 
 def cors_headers(authenticator: Authenticator, origin: str) -> Headers:

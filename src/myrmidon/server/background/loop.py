@@ -28,6 +28,7 @@ from myrmidon.server.background.file_collection import FileCollection
 from myrmidon.server.background.queue_lookup import QueueLookup
 from myrmidon.server.botapi.bot_snapshot import heartbeat_write_interval
 from myrmidon.server.context import ServerContext
+from myrmidon.server.database import Purpose, purpose
 from myrmidon.server.fleet import cache_hints, rollout
 from myrmidon.server.fleet.config_sync import ConfigFolderWatcher
 from myrmidon.store.engine.db import Dialect, Tx
@@ -60,6 +61,7 @@ _FINAL_WRITE_S = 2.0
 
 async def run(context: ServerContext) -> None:
     """Run all jobs until the slot is lost or the task is cancelled; then write the heartbeats a last time."""
+    purpose.set(Purpose.BACKGROUND)
     work = BackgroundWork(context)
     await work.start()
     try:

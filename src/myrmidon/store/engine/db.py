@@ -20,7 +20,15 @@ from typing import Any, Protocol, TypeVar
 
 from myrmidon.model.errors import StoreBusy, StoreError, StoreFull, StoreRefused, StoreUnavailable
 from myrmidon.model.ids import Micros
-from myrmidon.store.engine.driver import Backend, ConnectionLost, DbErrorKind, Link, LostRace
+from myrmidon.store.engine.driver import (
+    SERVER_LIMITS,
+    TOOL_LIMITS,
+    Backend,
+    ConnectionLost,
+    DbErrorKind,
+    Link,
+    LostRace,
+)
 from myrmidon.store.engine.effects import CommitEffects
 from myrmidon.store.engine.pool import Pool
 from myrmidon.store.engine.sql import Dialect, Insert, Row, RowDelete, RowUpdate
@@ -72,8 +80,9 @@ def open_db(
     """Open ``sqlite:///path``, ``sqlite:///:memory:``, ``postgresql://...`` or ``mysql://user@host:port/name``.
 
     Creates nothing but an empty SQLite file. ``durable=False`` accepts servers that may lose commits; only tests use
-    it. ``role="reader"`` never writes, and so may open an SQLite file that a server uses. ``bulk``: if the SQLite file
-    is created, it is created for large values, such as logs.
+    it. ``role="reader"`` never writes, and so may open an SQLite file that a server uses. With ``role="tool"``
+    statements may take as long as they need, as in migrations. ``bulk``: if the SQLite file is created, it is created
+    for large values, such as logs.
     """
     backend = _backend(url, durable=durable, role=role, bulk=bulk)
     db = Db(backend, probe=probe, sleep=sleep, read_only=role == "reader")
@@ -87,18 +96,19 @@ def open_db(
 
 def _backend(url: str, *, durable: bool, role: str, bulk: bool = False) -> Backend:
     scheme = url.partition(":")[0]
+    limits = TOOL_LIMITS if role == "tool" else SERVER_LIMITS
     if scheme == "sqlite":
         from myrmidon.store.engine.sqlite import Sqlite
 
-        return Sqlite(url.removeprefix("sqlite:///"), durable=durable, exclusive=role == "server", bulk=bulk)
+        return Sqlite(url.removeprefix("sqlite:///"), durable=durable, exclusive=role != "reader", bulk=bulk)
     if scheme in ("postgresql", "postgres"):
         from myrmidon.store.engine.postgresql import Postgresql
 
-        return Postgresql(url, durable=durable)
+        return Postgresql(url, durable=durable, limits=limits)
     if scheme in ("mysql", "mariadb"):
         from myrmidon.store.engine.mariadb import Mariadb
 
-        return Mariadb(url, durable=durable)
+        return Mariadb(url, durable=durable, limits=limits)
     raise StoreRefused(f"A database URL must start with sqlite:///, postgresql:// or mysql://, not {scheme}:.")
 
 
@@ -365,6 +375,8 @@ def _roll_back(pool: Pool, link: Link, error: BaseException) -> None:
 def _final_error(kind: DbErrorKind, error: BaseException) -> StoreError:
     if kind is DbErrorKind.BUSY:
         return StoreBusy(f"The transaction conflicted with others {MAX_TRIES} times in a row ({error}).")
+    if kind is DbErrorKind.SLOW:
+        return StoreBusy(f"A statement took too long ({error}).")
     if kind is DbErrorKind.FULL:
         return StoreFull(f"The disk of the database is full ({error}).")
     return StoreUnavailable(f"The database failed ({error}).")

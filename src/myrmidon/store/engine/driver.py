@@ -3,10 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Protocol
 
 from myrmidon.store.engine.sql import Dialect, Insert, Row, RowDelete, RowUpdate
+
+LOCK_LIMIT_S = 10
+"""How long a statement waits for a lock before its transaction is tried again."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the database ends, in whole seconds; 0 for no limit.
+
+    A server that is frozen in mid-transaction holds its locks until the database ends its connection, and other servers
+    wait for them so long. Hence the limits of servers are far below a lease.
+    """
+
+    idle_s: int
+    """How long a transaction may pause between two statements. It is run again on another connection: see Db.write."""
+    statement_s: int
+    read_s: int
+    """How long a statement of a connection that only reads may take."""
+
+
+SERVER_LIMITS = Limits(idle_s=10, statement_s=30, read_s=20)
+"""After ``read_s`` the caller has given up."""
+TOOL_LIMITS = Limits(idle_s=60, statement_s=0, read_s=0)
+"""For migrations, backups and copies."""
 
 
 class ConnectionLost(Exception):
@@ -24,6 +49,8 @@ class DbErrorKind(Enum):
     """A conflict with another transaction; rolled back, and to be retried."""
     LOST = auto()
     """The connection is lost. Before COMMIT nothing was committed; during COMMIT the outcome is unknown."""
+    SLOW = auto()
+    """A statement took longer than it may; rolled back, and another try would take as long."""
     FULL = auto()
     """No space left; rolled back. A retry at once would not help, a later write may succeed."""
     BROKEN = auto()

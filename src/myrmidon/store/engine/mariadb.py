@@ -14,7 +14,7 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from myrmidon.model.errors import StoreRefused, StoreUnavailable
-from myrmidon.store.engine.driver import ConnectionLost, DbErrorKind
+from myrmidon.store.engine.driver import LOCK_LIMIT_S, SERVER_LIMITS, ConnectionLost, DbErrorKind, Limits
 from myrmidon.store.engine.mariadb_wire import CONVERSIONS, FastConnection
 from myrmidon.store.engine.sql import (
     Dialect,
@@ -32,8 +32,8 @@ from myrmidon.store.engine.sql import (
 )
 
 CONNECT_TIMEOUT_S = 10
-RESPONSE_TIMEOUT_S = 120
-"""How long a response may take before the connection counts as lost; lock waits end much earlier."""
+RESPONSE_MARGIN_S = 15
+"""A response that takes so much longer than its statement may: the connection counts as lost."""
 CHARS_PER_INSERT = 256 * 1024
 """A character has at most four bytes, so a packet stays within 1 MiB, unless a single row is larger."""
 
@@ -43,8 +43,10 @@ CHARS_PER_INSERT = 256 * 1024
 SESSION = """
     SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,\
 NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO,ANSI_QUOTES,PIPES_AS_CONCAT,SIMULTANEOUS_ASSIGNMENT',
-        SESSION tx_isolation = 'READ-COMMITTED', SESSION innodb_lock_wait_timeout = 10,
-        SESSION in_predicate_conversion_threshold = 0, SESSION tx_read_only = {}
+        SESSION tx_isolation = 'READ-COMMITTED', SESSION in_predicate_conversion_threshold = 0,
+        SESSION innodb_lock_wait_timeout = {lock}, SESSION lock_wait_timeout = {lock},
+        SESSION idle_transaction_timeout = {idle}, SESSION max_statement_time = {statement},
+        SESSION net_read_timeout = {idle}, SESSION net_write_timeout = {idle}, SESSION tx_read_only = {read_only}
 """
 SETTINGS = """
     SHOW GLOBAL VARIABLES
@@ -52,6 +54,7 @@ SETTINGS = """
 """
 
 _DUPLICATE = 1062
+_TOO_SLOW = 1969
 _BUSY = frozenset((1205, 1213, 1020))
 _LOST = frozenset((0, 1053, 1152, 1927, 2006, 2013, 2014, 2055))
 _FULL = frozenset((1021, 1114))
@@ -61,13 +64,17 @@ _DUPLICATES = re.compile(rb"Duplicates: (\d+)")
 class Mariadb:
     dialect = Dialect.MARIADB
     clock_sql = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS INTEGER)"
+    writers = 20
+    readers = 26
 
-    def __init__(self, url: str, *, durable: bool = True, links: int = 16) -> None:
+    def __init__(self, url: str, *, durable: bool = True, limits: Limits = SERVER_LIMITS) -> None:
         self._target = _connect_args(url)
         self.durable = durable
-        self.writers = self.readers = links
+        self.limits = limits
 
     def connect(self, *, writer: bool) -> MariadbLink:
+        statement_s = self.limits.statement_s if writer else self.limits.read_s
+        response_timeout_s = statement_s + RESPONSE_MARGIN_S if statement_s else None
         try:
             connection = FastConnection(
                 **self._target,
@@ -76,8 +83,8 @@ class Mariadb:
                 client_flag=CLIENT.FOUND_ROWS,
                 autocommit=not writer,
                 connect_timeout=CONNECT_TIMEOUT_S,
-                read_timeout=RESPONSE_TIMEOUT_S,
-                write_timeout=RESPONSE_TIMEOUT_S,
+                read_timeout=response_timeout_s,
+                write_timeout=response_timeout_s,
                 conv=CONVERSIONS,
             )
             link = MariadbLink(connection, writer=writer)
@@ -85,7 +92,10 @@ class Mariadb:
             if why := why_refused(settings, durable=self.durable):
                 link.close()
                 raise StoreRefused(why)
-            link.query(SESSION.format(0 if writer else 1))
+            session = SESSION.format(
+                lock=LOCK_LIMIT_S, idle=self.limits.idle_s, statement=statement_s, read_only=0 if writer else 1
+            )
+            link.query(session)
         except (pymysql.err.Error, OSError) as error:
             raise StoreUnavailable(f"MariaDB cannot be reached: {error}.") from error
         return link
@@ -148,6 +158,8 @@ class MariadbLink:
             return DbErrorKind.BUSY
         if code in _LOST or not self.connection.open:
             return DbErrorKind.LOST
+        if code == _TOO_SLOW:
+            return DbErrorKind.SLOW
         return DbErrorKind.FULL if code in _FULL else None
 
     def query(self, text: str) -> Any:

@@ -16,7 +16,7 @@ from psycopg.adapt import PyFormat, Transformer
 from psycopg.types.numeric import Int8BinaryDumper, IntDumper, NumericBinaryLoader
 
 from myrmidon.model.errors import BrokenPromise, StoreRefused, StoreUnavailable
-from myrmidon.store.engine.driver import ConnectionLost, DbErrorKind
+from myrmidon.store.engine.driver import LOCK_LIMIT_S, SERVER_LIMITS, ConnectionLost, DbErrorKind, Limits
 from myrmidon.store.engine.sql import (
     Dialect,
     Insert,
@@ -39,11 +39,13 @@ TCP_USER_TIMEOUT_MS = 30_000
 MAX_PREPARED = 1000
 """Prepared statements of a connection; beyond this number all are deallocated."""
 
+# tcp_user_timeout: also a client that takes no results is gone after a while.
 # random_page_cost: the rows in use are in memory; with the default a few dozen keys would cause a full scan.
 SESSION = (
-    "SET synchronous_commit = on; SET lock_timeout = '10s'; SET random_page_cost = 1.1;"
-    " SET idle_in_transaction_session_timeout = '60s'; SET client_encoding = 'UTF8';"
-    " SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = {};"
+    "SET synchronous_commit = on; SET lock_timeout = '{lock}s'; SET random_page_cost = 1.1;"
+    " SET idle_in_transaction_session_timeout = '{idle}s'; SET statement_timeout = '{statement}s';"
+    " SET tcp_user_timeout = '{idle}s'; SET client_encoding = 'UTF8';"
+    " SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = {read_only};"
 )
 SETTINGS = """
     SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('server_encoding'),
@@ -57,11 +59,13 @@ _LOST = frozenset(("57P01", "57P02", "57P03", "25P03"))
 class Postgresql:
     dialect = Dialect.POSTGRESQL
     clock_sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+    writers = 20
+    readers = 26
 
-    def __init__(self, url: str, *, durable: bool = True, links: int = 16) -> None:
+    def __init__(self, url: str, *, durable: bool = True, limits: Limits = SERVER_LIMITS) -> None:
         self.url = url
         self.durable = durable
-        self.writers = self.readers = links
+        self.limits = limits
 
     def connect(self, *, writer: bool) -> PostgresqlLink:
         try:
@@ -75,7 +79,7 @@ class Postgresql:
                 keepalives_count=4,
                 tcp_user_timeout=TCP_USER_TIMEOUT_MS,
             )
-            _prepare(connection, writer=writer)
+            _prepare(connection, self.limits, writer=writer)
             settings = connection.execute(SETTINGS).fetchone()
         except psycopg.Error as error:
             raise StoreUnavailable(f"PostgreSQL cannot be reached: {str(error).strip()}.") from error
@@ -148,6 +152,8 @@ class PostgresqlLink:
             return DbErrorKind.BUSY
         if self.connection.closed or state in _LOST or state.startswith("08"):
             return DbErrorKind.LOST
+        if state == "57014":
+            return DbErrorKind.SLOW
         return DbErrorKind.FULL if state == "53100" else None
 
     def all(self, sql: str, params: dict[str, Any]) -> list[Row]:
@@ -246,8 +252,14 @@ def _auto_formats(n: int) -> list[PyFormat]:
     return [PyFormat.AUTO] * n
 
 
-def _prepare(connection: psycopg.Connection[Row], *, writer: bool) -> None:
-    connection.execute(SESSION.format("off" if writer else "on").encode())
+def _prepare(connection: psycopg.Connection[Row], limits: Limits, *, writer: bool) -> None:
+    session = SESSION.format(
+        lock=LOCK_LIMIT_S,
+        idle=limits.idle_s,
+        statement=limits.statement_s if writer else limits.read_s,
+        read_only="off" if writer else "on",
+    )
+    connection.execute(session.encode())
     # One type for integers of all sizes: else every combination of sizes would be prepared separately.
     connection.adapters.register_dumper(int, Int8BinaryDumper)
     connection.adapters.register_dumper(bool, _BoolDumper)

@@ -24,7 +24,7 @@ import pytest
 from tests.bot.bots import BotProcess, a_bot, alive, freeze, thaw, wait_for
 from tests.bot.stub import Stub
 from tests.bot.test_live import ended, log, state, submit
-from tests.chaos import FAULTS, Chaos, chaos
+from tests.chaos.proxy import FAULTS, Chaos, chaos
 from tests.live import LiveServer, a_source, live_server
 
 SHELL = "/bin/sh"

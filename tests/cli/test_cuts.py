@@ -13,7 +13,7 @@ import pytest
 
 from myrmidon.sdk import client, transport
 from myrmidon.wire.logs import Ended
-from tests.chaos import chaos
+from tests.chaos.proxy import chaos
 from tests.cli.conftest import Up
 from tests.cli.proxy import cutting
 from tests.cli.terminal import Terminal

@@ -14,7 +14,7 @@ from typing import Any
 
 from myrmidon.sdk.new_job import NewJob
 from tests.bot.bots import BotProcess, wait_for
-from tests.chaos import chaos
+from tests.chaos.proxy import chaos
 from tests.functions.live import a_client, function_bot
 from tests.graphs.live import checked
 from tests.server.test_two_servers import a_pair

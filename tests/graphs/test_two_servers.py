@@ -14,7 +14,7 @@ from tests import databases, servers
 from tests.bot.bots import wait_for
 from tests.bot.test_chaos import bot_of
 from tests.bot.test_live import log
-from tests.chaos import chaos
+from tests.chaos.proxy import chaos
 from tests.deadline import HANG_S
 from tests.graphs.live import Graphs, Job, checked
 from tests.server.test_two_servers import a_pair

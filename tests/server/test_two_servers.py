@@ -21,7 +21,7 @@ import urllib3
 from tests import databases, servers
 from tests.bot.test_chaos import bot_of
 from tests.bot.test_live import ended, log, submit
-from tests.chaos import chaos
+from tests.chaos.proxy import chaos
 from tests.deadline import HANG_S, POLL_S
 from tests.live import LiveServer, live_server
 from tests.server.botapi.test_bots_on_the_wire import events_of

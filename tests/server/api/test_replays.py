@@ -23,7 +23,7 @@ from msgspec import to_builtins
 from myrmidon.server.asgi.routes import every_route
 from myrmidon.server.calls import Role, Style
 from tests.cases import some
-from tests.chaos import Chaos, chaos
+from tests.chaos.proxy import Chaos, chaos
 from tests.deadline import HANG_S
 from tests.live import LiveServer, live_server
 from tests.server.asgi.test_routes import LOCAL_WEBHOOKS, a_request, name_of, plain

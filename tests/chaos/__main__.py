@@ -14,6 +14,7 @@ import argparse
 import faulthandler
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from typing import NamedTuple
@@ -58,8 +59,9 @@ def storm(
     with a_site(kind, num_servers=num_servers, num_bots=num_bots, disk_mb=disk_mb, bug=bug) as site:
         ledger = Ledger(site.notes)
         faults = Faults(site, seed)
-        with receiving(site, ledger, seed):
-            clients = Storm(site, ledger, seed)
+        calm = threading.Event()
+        with receiving(site, ledger, seed, calm):
+            clients = Storm(site, ledger, seed, calm)
             clients.start()
             for what, step in (
                 ("faults", lambda: faults.storm(seconds)),

@@ -20,8 +20,8 @@ QUEUE = "storm"
 
 
 @contextmanager
-def receiving(site: Site, ledger: Ledger, seed: int) -> Iterator[None]:
-    """A webhook and, where there is RabbitMQ, a queue that get all messages from now on."""
+def receiving(site: Site, ledger: Ledger, seed: int, calm: threading.Event) -> Iterator[None]:
+    """A webhook, and a queue where there is RabbitMQ, that get all messages; the webhook fails until ``calm``."""
     chance = random.Random(seed)
 
     class Handler(BaseHTTPRequestHandler):
@@ -29,14 +29,14 @@ def receiving(site: Site, ledger: Ledger, seed: int) -> Iterator[None]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            fate = chance.random()
-            if fate < 0.01:
+            fate = 1.0 if calm.is_set() else chance.random()
+            if fate < 0.004:
                 self.close_connection = True
                 return  # it has not been accepted, or nobody knows that it has
-            if fate > 0.02:
+            if fate > 0.008:
                 message = json.loads(body)
                 ledger.received["webhook"].append((self.headers["X-Myrmidon-Message-Id"], message))
-            self.send_response(200 if fate > 0.03 else 500)
+            self.send_response(200 if fate > 0.012 else 500)
             self.send_header("Content-Length", "0")
             self.end_headers()
 

@@ -40,11 +40,11 @@ class NoAnswer(Exception):
 class Storm:
     """The clients of a storm. ``over``: no new work. ``calm``: nothing breaks any more, and patience is limited."""
 
-    def __init__(self, site: Site, ledger: Ledger, seed: int) -> None:
+    def __init__(self, site: Site, ledger: Ledger, seed: int, calm: threading.Event) -> None:
         self.site = site
         self.ledger = ledger
         self.over = threading.Event()
-        self.calm = threading.Event()
+        self.calm = calm
         roles: list[Callable[[Caller], None]] = [_commands, _commands, _graphs, _graphs, _functions]
         self._threads = [
             threading.Thread(target=self._run, args=(role, Caller(self, seed * 100 + number)), name=role.__name__)

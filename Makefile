@@ -18,6 +18,7 @@ LOAD_LIMIT ?= 3600
 SOAK_LIMIT ?= 86400
 ROUNDS ?= 3
 PYTEST_ARGS ?=
+CHAOS_ARGS ?=
 # A file stays with one worker, so that what its tests share is started once.
 PYTEST := $(PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 LIMIT = timeout --foreground --signal=INT --kill-after=60
@@ -69,6 +70,11 @@ coverage-report:
 .PHONY: planted
 planted: $(VENV)/ready servers ## Plant known bugs, and see that the tests catch every one
 	$(PYTHON) -m tests.planted
+
+# Two minutes on each database; CHAOS_ARGS="--databases postgresql --seconds 1800 --servers 2" is half an hour on one.
+.PHONY: chaos
+chaos: $(VENV)/ready servers ## Work on a real system while everything breaks, and a check of each promise
+	$(PYTHON) -m tests.chaos $(CHAOS_ARGS)
 
 .PHONY: bench
 bench: $(VENV)/ready ## The speed of the whole: commands on real bots, output, a large idle fleet

@@ -133,7 +133,7 @@ class Caller:
             answer = self._http.request(
                 method, self.way.url + path, body=data, headers=headers, timeout=urllib3.Timeout(5.0, 15.0 + wait_s)
             )
-            return answer.status, json.loads(answer.data) if answer.data else None
+            return answer.status, json.loads(answer.data)  # a body that is missing was cut: ValueError
         except (urllib3.exceptions.HTTPError, ValueError) as error:
             return 0, error
 

@@ -367,7 +367,7 @@ class _Page:
         """One that succeeded may outlive what it read: a parent runs again, and it is past its deadline."""
         done = task.state == TaskState.SUCCEEDED and task.satisfied
         starts = task.state in (TaskState.READY, TaskState.RUNNING) and not self._outdated(task)
-        if (done or starts) and not task.forced:
+        if (done or starts) and not task.forced and not task.resolves_all:
             yield from (f"has no input {row[1]}" for row in self.inputs.get(task.id, []) if not _written(row))
         if task.state == TaskState.SUCCEEDED and task.id not in self.delegated:
             yield from (f"has no output {row[1]}" for row in self.outputs.get(task.id, []) if not _written(row))

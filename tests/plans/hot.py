@@ -213,7 +213,7 @@ def _values(tx: Any, w: World, f: Facts) -> None:
     ids = sorted(f["ids"].values())[:50]
     value_id = min(values.outputs(tx, ids).values())[0][1]
     values.inputs(tx, ids)
-    values.num_values(tx, ids)
+    values.sizes_of_inputs(tx, ids)
     values.gathered_inputs(tx, ids)
     values.part_values(tx, ids)
     values.lacks_input(tx, f["ids"]["z"])

@@ -180,8 +180,8 @@ def _node(check: Checker, value: object, path: Path, *, label: str, subs: Mappin
     check.unknown_keys(raw, _LISTED_NODE_KEYS if listed else _NODE_KEYS, path)
     request = _node_request(check, raw, path, label=label, subs=subs)
     policy = check.choice(raw, "requires_policy", path, _REQUIRES, RequiresPolicy.ALL_SUCCEEDED)
-    if policy == RequiresPolicy.ALL_RESOLVED and any(map(reads_outputs, request.inputs)):
-        rule = "all-succeeded for a task that reads outputs: a parent that failed has none"
+    if policy == RequiresPolicy.ALL_RESOLVED and request.function and any(map(reads_outputs, request.inputs)):
+        rule = "all-succeeded for a function that reads outputs: a parent that failed may have none"
         check.note_shown((*path, "requires_policy"), policy.value, rule, "contradiction")
     return Node(
         label=label,

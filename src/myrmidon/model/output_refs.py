@@ -1,8 +1,8 @@
 """References to outputs of other tasks in the properties of a command: ``{"$output": "<label>:<position>"}``.
 
-A reference may be an argument of the command, a value in its environment, or any value in its payload. While a request
-is read, each is replaced by a text that only shows it, and recorded with its path. The values are put there when a bot
-claims the task.
+A reference may be an argument of the command, its stdin, a value in its environment, or any value in its payload. While
+a request is read, each is replaced by a text that only shows it, and recorded with its path. The values are put there
+when a bot claims the task.
 """
 
 from __future__ import annotations
@@ -49,10 +49,19 @@ class FoundOutputs:
     def __init__(self) -> None:
         self.sources: list[OutputOf] = []
         self._index: dict[tuple[str, int], int] = {}
+        self._of_stdin: list[OutputRef] = []
+
+    def take_stdin(self, check: Checker, raw: dict[str, object], path: Path) -> dict[str, object]:
+        """The request without a reference in ``stdin``, which each of its slices gets."""
+        text = output_text(raw.get("stdin"))
+        if text is None:
+            return raw
+        self._add(check, text, (*path, "stdin"), ["stdin"], self._of_stdin)
+        return {key: value for key, value in raw.items() if key != "stdin"}
 
     def replace(self, check: Checker, raw: dict[str, object], path: Path) -> tuple[dict[str, object], list[OutputRef]]:
         """The properties of one slice with a text in place of each reference, and the references."""
-        refs: list[OutputRef] = []
+        refs = list(self._of_stdin)
         command, env, payload = raw.get("command"), raw.get("env"), raw.get("payload")
         if isinstance(command, (list, tuple)) and any(isinstance(word, dict) for word in command):
             words = [

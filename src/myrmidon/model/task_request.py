@@ -258,21 +258,29 @@ def encode_task(request: TaskRequest, *, secret: bool = False) -> dict[str, obje
         raw["parent"] = show_run(*request.parent)
     if request.function is None:
         raw["inputs"] = []
+    stdin = None
     for task_slice, given in zip(request.slices, cast("list[Any]", raw["slices"]), strict=True):
-        _show_output_refs(request, task_slice.properties, given["properties"])
+        stdin = _show_output_refs(request, task_slice.properties, given["properties"])
     if not secret:
         del raw["secret_bytes"], raw["stdin"]
-    return raw
+    return {**raw, "stdin": stdin} if stdin is not None else raw
 
 
-def _show_output_refs(request: TaskRequest, properties: Properties, raw: dict[str, Any]) -> None:
-    """Write references to outputs as users do. Those in the payload were never replaced."""
+def _show_output_refs(request: TaskRequest, properties: Properties, raw: dict[str, Any]) -> dict[str, str] | None:
+    """Write references to outputs as users do; that of stdin is returned. Those in the payload were never replaced."""
     del raw["output_refs"]
+    stdin = None
     for ref in properties.output_refs:
         source = request.inputs[ref.input]
         part, *rest = ref.path
-        if part != "payload" and isinstance(source, OutputOf):
-            raw[str(part)][rest[0]] = {"$output": f"{source.label}:{source.position}"}
+        if not isinstance(source, OutputOf):
+            continue
+        shown = {"$output": f"{source.label}:{source.position}"}
+        if part == "stdin":
+            stdin = shown
+        elif part != "payload":
+            raw[str(part)][rest[0]] = shown
+    return stdin
 
 
 def properties_json(properties: Properties) -> str:

@@ -63,6 +63,7 @@ def read_task(check: Checker, raw: object, path: Path, label: str = "") -> TaskR
     check.unknown_keys(given, _TASK_KEYS, path)
     function = read_function(check, given, path)
     outputs = FoundOutputs()
+    given = outputs.take_stdin(check, given, path)
     request = TaskRequest(
         name=_name(check, given, path, usual=label or function),
         slices=read_slices(check, given, path, function, outputs),

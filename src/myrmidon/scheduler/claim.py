@@ -122,18 +122,27 @@ def claim(
         taken = _take(uow, bot, poll.accepts, min(poll.n, rules.claim_limit), leave=poll.leave)
     else:
         taken = _take_terminate_task(uow, bot) if poll.accepts.includes(functions=False) else []
-    return _start(uow, bot, poll, _limit_bytes(uow, taken)) if taken else []
+    if not taken:
+        return []
+    work = task_request.work(tx, sorted(task.id for _, task in taken))
+    return _start(uow, bot, poll, _limit_bytes(uow, taken, work), work)
 
 
-def _limit_bytes(uow: UnitOfWork, taken: list[tuple[TaskToRun, TaskResult]]) -> list[tuple[TaskToRun, TaskResult]]:
-    """The first of these tasks, at least one, whose stdin and inputs fit into one response; the others stay queued."""
+def _limit_bytes(
+    uow: UnitOfWork, taken: list[tuple[TaskToRun, TaskResult]], work: Mapping[tuple[int, int], Work]
+) -> list[tuple[TaskToRun, TaskResult]]:
+    """The first of these tasks, at least one, whose stdin and inputs fit into one response; the others stay queued.
+
+    The inputs of a function are in the response if they are small; those of a command are put into it.
+    """
     special = sorted(task.id for _, task in taken if not task.skips_request_lookup)
     if len(taken) == 1 or not special:
         return taken
-    sizes, total = task_request.stdin_sizes(uow.tx, special), 0
-    num_values = values.num_values(uow.tx, special)
-    for number, (_, task) in enumerate(taken):
-        total += sizes.get(task.id, 0) + num_values.get(task.id, 0) * _VALUE_BYTES
+    stdin, inputs, total = task_request.stdin_sizes(uow.tx, special), values.sizes_of_inputs(uow.tx, special), 0
+    for number, (row, task) in enumerate(taken):
+        num_values, num_bytes = inputs.get(task.id, (0, 0))
+        of_function = work[task.id, row.slice].func_name is not None
+        total += stdin.get(task.id, 0) + (num_values * _VALUE_BYTES if of_function else num_bytes)
         if number and total > MAX_BYTES:
             return taken[:number]
     return taken
@@ -317,9 +326,14 @@ def _may_run(row: TaskToRun, task: TaskResult | None) -> bool:
 # ---------------------------------------------------------------- starting
 
 
-def _start(uow: UnitOfWork, bot: Bot, poll: Poll, taken: Sequence[tuple[TaskToRun, TaskResult]]) -> list[Claimed]:
+def _start(
+    uow: UnitOfWork,
+    bot: Bot,
+    poll: Poll,
+    taken: Sequence[tuple[TaskToRun, TaskResult]],
+    work: Mapping[tuple[int, int], Work],
+) -> list[Claimed]:
     bots.save_claim(uow.tx, bot, poll.nonce, uow.now)
-    work = task_request.work(uow.tx, sorted(task.id for _, task in taken))
     task_to_run.remove_taken(uow.tx, [row for row, _ in taken])
     token = poll.token()
     hashed = token_hash(token)

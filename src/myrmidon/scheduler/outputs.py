@@ -43,18 +43,36 @@ class ReportedOutputs:
         """
         declared = self.declared.get(task.id, [])
         problem = self._problem(task, item, declared)
-        if problem or item.delegated:
-            return problem
-        replaced = [shared_id for _, _, shared_id, _ in declared if shared_id is not None]
-        for position, (kind, value_id, _, type_string) in enumerate(declared):
+        if not problem and not item.delegated:
+            self._store(task, item, range(len(declared)))
+        return problem
+
+    def write_some(self, task: TaskResult, item: Finish) -> None:
+        """Store the valid outputs of a run that has failed its task: a report about failed tests, for example.
+
+        Children with the policy all-resolved read them. Outputs that the run has not written stay as they are.
+        """
+        stored = self.stored.get(task.resource_group_id, {})
+        pairs = zip(self.declared.get(task.id, []), item.outputs, strict=False)
+        valid = [
+            position
+            for position, (row, output) in enumerate(pairs)
+            if row[3] == output.type and _is_valid(output.payload, stored)
+        ]
+        self._store(task, item, valid)
+
+    def _store(self, task: TaskResult, item: Finish, positions: Iterable[int]) -> None:
+        replaced = []
+        for position in positions:
+            kind, value_id, shared_id, type_string = self.declared[task.id][position]
             payload = item.outputs[position].payload
             if kind == values.SHARED:
                 self._share(task, position, value_id, type_string, payload)
+                replaced += [shared_id] if shared_id is not None else []
             else:
                 self.uow.write_value(value_id, payload)
         if replaced and task.job_id is not None:
             _drop_references(self.uow, task.job_id, replaced)
-        return ""
 
     def _problem(self, task: TaskResult, item: Finish, declared: Sequence[values.OutputRow]) -> str:
         if item.delegated:

@@ -12,7 +12,7 @@ from msgspec import Struct, json
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros
-from myrmidon.model.states import SUCCEEDED, RunState, TaskState
+from myrmidon.model.states import FINAL, SUCCEEDED, RunState, TaskState
 from myrmidon.model.task_result import (
     CLIENT_FAULTS,
     FAULTS,
@@ -201,6 +201,8 @@ class _ReportHandler:
         if verdict.state == SUCCEEDED and (problem := self._write_outputs(task, item)):
             verdict = Verdict(TaskState.FAILED, "bad_outputs")
             run.evidence = json.encode(Evidence(message=problem)).decode()
+        elif verdict.state in FINAL and verdict.state != SUCCEEDED and item.outputs and not self._others(task, run):
+            self._reported_outputs(task).write_some(task, item)
         self.uow.end_run(run, _run_state(item, verdict), verdict.reason if not verdict.rerun else _cause(item))
         self._end(task, run, verdict)
         return _ACCEPTED
@@ -233,21 +235,27 @@ class _ReportHandler:
         """Store the outputs of a run; what is wrong with them, or an empty text."""
         if task.skips_request_lookup:
             return "the run returned outputs that were not requested" if item.outputs else ""
+        return self._reported_outputs(task).write(task, item)
+
+    def _reported_outputs(self, task: TaskResult) -> ReportedOutputs:
         if self._outputs is None:
             self._run_policy(task)  # loads those of all tasks
-            clean = [item for item in self.reports if isinstance(item, Finish) and item.clean]
-            known = [(self.tasks[item.task_id], item) for item in clean if item.task_id in self.tasks]
+            some = [item for item in self.reports if isinstance(item, Finish) and (item.clean or item.outputs)]
+            known = [(self.tasks[item.task_id], item) for item in some if item.task_id in self.tasks]
             self._outputs = ReportedOutputs(self.uow, known)
-        return self._outputs.write(task, item)
+        return self._outputs
 
     def _end(self, task: TaskResult, run: TaskRun, verdict: Verdict) -> None:
         self.ended = True
-        runs = self.by_task[task.id]
-        others = [other for other in runs if other.live and other is not run] if len(runs) > 1 else []
-        if apply_verdict(self.uow, task, run, verdict, others):
+        if apply_verdict(self.uow, task, run, verdict, self._others(task, run)):
             self.requeued.append(task)
             if verdict.retried:
                 self.avoid[task.id] = run.bot_id
+
+    def _others(self, task: TaskResult, run: TaskRun) -> list[TaskRun]:
+        """The other live instances of the task."""
+        runs = self.by_task[task.id]
+        return [other for other in runs if other.live and other is not run] if len(runs) > 1 else []
 
 
 def _soft_timeout_at(request: RunPolicy, now: Micros) -> Micros | None:

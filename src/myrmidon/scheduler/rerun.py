@@ -123,7 +123,7 @@ def _check_rerunnable(uow: UnitOfWork, task: TaskResult, *, force: bool) -> None
         raise WrongState("the task has succeeded; rerun it with force (`--force`)")
     if not force and not _parents_satisfied(task):
         raise WrongState("the task's parents have not succeeded; rerun it without them with force (`--force`)")
-    if values.lacks_input(uow.tx, task.id):
+    if not task.resolves_all and values.lacks_input(uow.tx, task.id):
         raise WrongState("the task reads outputs that its parents have not produced; rerun them first")
 
 
@@ -213,8 +213,8 @@ def reset_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
         task.num_reruns = 0
     uow.flush()
     reopen_edges(uow, edge.completed_by(uow.tx, [task.id for task in again]))
-    if reset.full:
-        erase_outputs(uow, work.subject, [task.id for task in again])
+    if writers := [task.id for task in again if uow.requests[task.id].num_outputs]:
+        erase_outputs(uow, work.subject, writers)
     if len(page) == CHUNK:
         work.position = page[-1].id
         chunked_work.advance(uow.tx, work)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from hashlib import sha256
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.server.api.graphs import claim, exchange, states, submit
+from tests.server.api.graphs import claim, drain, exchange, states, submit
 from tests.server.inside import Inside, inside
 
 
@@ -134,6 +134,79 @@ def test_a_value_in_a_file_is_read_and_one_that_is_too_large_is_said_to_the_bot(
     runs = {run["name"]: run for _ in range(2) for run in claim(app)}
     assert runs["use-0"]["command"] == ["use", "x" * 5_000]
     assert "at most 131072" in runs["use-1"]["problem"]
+
+
+def test_what_a_failed_command_has_written_is_kept_for_a_child_that_waits_for_any_end(app):
+    use = a_command("use", {"$output": "test:0"}, {"$output": "test:1"}, extra={"all": [{"$output": "test:1"}]})
+    use["requires_policy"] = "all-resolved"
+    tests = a_command("test", outputs=("string", "List<int64>"))
+    answer = submit(app, {"tasks": {"test": tests, "use": use}})
+    written = packed(("string", "3 of 7 failed"))
+    unwritten = {"type": "List<int64>", "payload": {}}
+    report(app, claim(app)[0], exit_code=1, outputs=[*written, unwritten])
+    [run] = claim(app)
+    assert run["command"] == ["use", "3 of 7 failed", "null"]
+    assert json.loads(run["payload"])["extra"] == {"all": [None]}
+    report(app, run)
+    assert states(app, answer["job_id"]) == {"test": "FAILED", "use": "SUCCEEDED"}
+    shown = app.get(f"/api/v1/tasks/{answer['task_ids']['test']}/values").json["outputs"]
+    assert [output["size"] is not None for output in shown] == [True, False]
+
+
+def test_outputs_of_a_failed_run_are_not_kept_when_the_task_runs_again(app):
+    tests = a_command("test", outputs=("string",))
+    tests["reruns"] = 1
+    use = a_command("use", {"$output": "test:0"})
+    use["requires_policy"] = "all-resolved"
+    answer = submit(app, {"tasks": {"test": tests, "use": use}})
+    report(app, claim(app)[0], exit_code=1, outputs=packed(("string", "first")))
+    report(app, claim(app)[0], exit_code=1)
+    [run] = claim(app)
+    assert run["command"] == ["use", "null"]
+    report(app, run, exit_code=1)
+    assert app.post(f"/api/v1/jobs/{answer['job_id']}/rerun", {}).status == 200
+    drain(app)
+    report(app, claim(app)[0], exit_code=1, outputs=packed(("string", "third")))
+    report(app, claim(app)[0], exit_code=1, outputs=packed(("string", "fourth")))
+    assert claim(app)[0]["command"] == ["use", "fourth"]
+
+
+def test_a_job_that_runs_again_forgets_what_its_failed_tasks_have_written(app):
+    tests, use = a_command("test", outputs=("string",)), a_command("use", {"$output": "test:0"})
+    use["requires_policy"] = "all-resolved"
+    answer = submit(app, {"tasks": {"test": tests, "use": use}})
+    report(app, claim(app)[0], exit_code=1, outputs=packed(("string", "first")))
+    report(app, claim(app)[0], exit_code=1)
+    assert app.post(f"/api/v1/jobs/{answer['job_id']}/rerun", {}).status == 200
+    drain(app)
+    report(app, claim(app)[0], exit_code=1)
+    assert claim(app)[0]["command"] == ["use", "null"]
+
+
+def test_a_large_value_fits_into_the_payload_and_the_stdin(app):
+    tasks = {"make": a_command("make", outputs=("string",)), "use": a_command("use", extra={"$output": "make:0"})}
+    tasks["use"]["task"]["stdin"] = {"$output": "make:0"}
+    answer = submit(app, {"tasks": tasks})
+    data = msgspec.msgpack.encode("x" * 200_000)
+    digest = sha256(data).hexdigest()
+    assert app.call("PUT", f"/api/v1/files/{digest}", data).status == 200
+    report(app, claim(app)[0], outputs=[{"type": "string", "payload": {"digest": digest, "size": len(data)}}])
+    [run] = claim(app)
+    assert (json.loads(run["payload"])["extra"], "problem" in run) == ("x" * 200_000, False)
+    assert b64decode(run["stdin"]) == b"x" * 200_000
+    assert "stdin" not in app.get(f"/api/v1/tasks/{answer['task_ids']['use']}").json["request"]
+
+
+def test_a_large_value_in_the_stdin_of_a_function_is_refused(app):
+    task = {
+        "function": {"package_name": "p", "func_name": "f"},
+        "outputs": [],
+        "stdin": {"$output": "make:0"},
+        "slices": [{"properties": {"dimensions": {"pool": ["default"]}}}],
+    }
+    tasks = {"make": a_command("make", outputs=("string",)), "f": {"task": task}}
+    refused = app.post("/api/v1/jobs", {"job": {"name": "j", "tasks": tasks}})
+    assert (refused.status, refused.code) == (400, "request.invalid")
 
 
 def test_an_extension_may_refer_to_outputs_of_tasks_that_the_job_has(app):

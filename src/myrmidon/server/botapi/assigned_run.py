@@ -34,7 +34,7 @@ def assigned_run(
     ``files`` are the contents of the files that rendering a command needs.
     """
     work = claimed.work
-    properties, problem = _rendered(claimed, files or {})
+    properties, stdin, problem = _rendered(claimed, files or {})
     function = _function(claimed) if work.func_name is not None else None
     return AssignedRun(
         run=show_run(claimed.task_id, claimed.run),
@@ -47,7 +47,7 @@ def assigned_run(
         payload=properties.payload,
         caches=properties.caches,
         secret_bytes=claimed.secret_bytes,
-        stdin=claimed.stdin,
+        stdin=stdin,
         execution_timeout_s=properties.execution_timeout_s,
         io_timeout_s=properties.io_timeout_s,
         grace_period_s=properties.grace_period_s,
@@ -75,13 +75,14 @@ def assigned_run(
     )
 
 
-def _rendered(claimed: Claimed, files: Mapping[str, bytes]) -> tuple[Properties, str]:
-    """The properties with the outputs of other tasks that they refer to, and why that is not possible."""
+def _rendered(claimed: Claimed, files: Mapping[str, bytes]) -> tuple[Properties, bytes | None, str]:
+    """The properties with the outputs of other tasks that they refer to, the stdin, and why that is not possible."""
     properties = properties_from_json(claimed.work.properties)
     try:
-        return render(properties, claimed.inputs, files), ""
+        properties, stdin = render(properties, claimed.inputs, files)
     except CannotRender as problem:
-        return properties, str(problem)
+        return properties, None, str(problem)
+    return properties, claimed.stdin if stdin is None else stdin, ""
 
 
 def _function(claimed: Claimed) -> dict[str, object]:

@@ -57,8 +57,8 @@ INPUTS = """
       FROM task_inputs i JOIN "values" v ON v.id = i.value_id
      WHERE i.task_id {in:ids} AND i.type = 'VALUE'
      UNION ALL
-    SELECT i.task_id, i.position, i.num_parts, v.id, v.type, v.payload, v.digest, v.size
-      FROM task_inputs i JOIN shared_values v ON v.id = i.shared_value_id
+    SELECT i.task_id, i.position, i.num_parts, COALESCE(v.id, 0), COALESCE(v.type, ''), v.payload, v.digest, v.size
+      FROM task_inputs i LEFT JOIN shared_values v ON v.id = i.shared_value_id
      WHERE i.task_id {in:ids} AND i.type = 'SHARED_VALUE'
 """
 # A part that is an output of its producer and shared has both: an empty value and the shared value.
@@ -111,14 +111,19 @@ def _value(
     return Value(value_id, kind, bytes(payload) if payload is not None else None, digest, size, parts)
 
 
-NUM_VALUES = """
-    SELECT task_id, COUNT(*) + COALESCE(SUM(num_parts), 0) FROM task_inputs WHERE task_id {in:ids} GROUP BY task_id
+SIZES_OF_INPUTS = """
+    SELECT i.task_id, COUNT(*) + COALESCE(SUM(i.num_parts), 0), COALESCE(SUM(COALESCE(s.size, v.size)), 0)
+      FROM task_inputs i LEFT JOIN "values" v ON v.id = i.value_id LEFT JOIN shared_values s ON s.id = i.shared_value_id
+     WHERE i.task_id {in:ids} GROUP BY i.task_id
 """
 
 
-def num_values(tx: Tx, task_ids: Sequence[int]) -> dict[int, int]:
-    """How many values each of the tasks reads, if it reads any; a part of a gathered input counts as one."""
-    return {row[0]: int(row[1]) for row in tx.all(NUM_VALUES, ids=task_ids)}
+def sizes_of_inputs(tx: Tx, task_ids: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """How many values each of the tasks reads, a part of a gathered input counting as one, and the bytes of all others.
+
+    Tasks that read nothing are left out.
+    """
+    return {row[0]: (int(row[1]), int(row[2])) for row in tx.all(SIZES_OF_INPUTS, ids=task_ids)}
 
 
 class GatheredInput(Struct, frozen=True):

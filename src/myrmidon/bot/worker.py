@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from myrmidon.bot.debug_console import DebugConsole
@@ -40,6 +42,7 @@ from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.storage.result_journal import ResultJournal
 from myrmidon.bot.system import host, processes
 from myrmidon.bot.system.interpreters import Interpreters
+from myrmidon.bot.system.users import TaskUser
 from myrmidon.functions.native_task import FOLDERS_VARIABLE
 
 log = logging.getLogger("myrmidon.bot")
@@ -78,7 +81,7 @@ class Worker:
         session_loop = self.session_loop
         environments = _make_environments(startup)
         session_loop.status.environments = environments.offer
-        launcher = _make_launcher(startup, environments.cache)
+        launcher = _make_launcher(startup)
         transfers = FileTransfers(startup.server, lambda: session_loop.http.bearer, lambda: session_loop.http.extra)
         self.runner.store_file = transfers.store
         slot_loop = SlotLoop(
@@ -101,7 +104,7 @@ class Worker:
 
     def _refresh_isolation(self) -> None:
         self.runner.isolation.refresh()
-        self.slot_loop.launcher.isolation.refresh()
+        self.slot_loop.launcher.refresh()
 
     def run(self) -> int:
         """Run tasks until told to end; the exit code. An exception ends the process, and a new worker is started."""
@@ -169,42 +172,34 @@ class Worker:
 def _make_environments(startup: StartupConfig) -> Environments:
     """What makes the environments of functions; builds are kept away from the bot as functions are."""
     user = startup.find_task_user()
-
-    def isolate(folder: str) -> Isolation:
-        isolation = Isolation(startup.find_task_user())
-        if startup.isolation != startup_config.OFF:
-            hidden = [*startup.hidden, startup.environments]
-            isolation.use_landlock(startup.folder, writable=folder, readable=(), hidden=hidden)
-        return isolation
-
-    builder = Builder(_environment(startup, Isolation(user)), isolate)
+    builder = Builder(_environment(startup, user), lambda folder: _isolate(startup, folder, ()))
     interpreters = Interpreters(user.popen_arguments() if user is not None else None)
     return Environments(EnvironmentOffer(EnvironmentCache(startup.environments), interpreters), builder)
 
 
-def _make_launcher(startup: StartupConfig, environments: EnvironmentCache) -> Launcher:
-    """What starts the processes for functions: kept away from the bot, and from commands, as commands are."""
-    isolation = Isolation(startup.find_task_user())
-
-    def isolate(launcher: Launcher) -> None:
-        if startup.isolation != startup_config.OFF:
-            with contextlib.suppress(OSError):  # a build would report it
-                environments.create()
-            readable = (launcher.shared, environments.folder)
-            hidden = [*startup.hidden, startup.environments]
-            isolation.use_landlock(startup.folder, writable=launcher.root, readable=readable, hidden=hidden)
-
-    env = _environment(startup, isolation)
+def _make_launcher(startup: StartupConfig) -> Launcher:
+    """What starts the processes for functions: kept away from the bot, from commands, and from each other."""
+    user = startup.find_task_user()
+    env = _environment(startup, user)
     if startup.library_dirs:
         env[os.fsencode(FOLDERS_VARIABLE)] = os.fsencode(os.pathsep.join(startup.library_dirs))
-    return Launcher(startup.folder, isolation, env, isolate)
+    return Launcher(startup.folder, user, env, partial(_isolate, startup))
 
 
-def _environment(startup: StartupConfig, isolation: Isolation) -> dict[bytes, bytes]:
+def _isolate(startup: StartupConfig, writable: str, readable: Sequence[str]) -> Isolation:
+    """What starts processes that may write to one folder of the bot and read others."""
+    isolation = Isolation(startup.find_task_user())
+    if startup.isolation != startup_config.OFF:
+        hidden = [*startup.hidden, startup.environments]
+        isolation.use_landlock(startup.folder, writable=writable, readable=readable, hidden=hidden)
+    return isolation
+
+
+def _environment(startup: StartupConfig, user: TaskUser | None) -> dict[bytes, bytes]:
     """The environment of commands and functions, before a task adds to it."""
     marker, _, value = os.fsdecode(processes.environment_marker(startup.folder)).partition("=")
     added = {
-        **(isolation.user.environment if isolation.user is not None else {}),
+        **(user.environment if user is not None else {}),
         "MYRMIDON_BOT_ID": startup.bot_id,
         "MYRMIDON_SERVER": startup.server,
         "SWARMING_HEADLESS": "1",
@@ -218,7 +213,7 @@ def _environment(startup: StartupConfig, isolation: Isolation) -> dict[bytes, by
 def _make_runner(startup: StartupConfig, caches: NamedCaches, watcher: CommandWatcher) -> TaskRunner:
     """What runs commands: with their environment, and kept away from the bot as far as this machine can do that."""
     isolation = Isolation(startup.find_task_user())
-    runner = TaskRunner(startup.folder, caches, watcher, _environment(startup, isolation), isolation)
+    runner = TaskRunner(startup.folder, caches, watcher, _environment(startup, isolation.user), isolation)
     if startup.isolation != startup_config.OFF:
         writable, readable = runner.workdir.root, (runner.context.folder,)
         hidden = [*startup.hidden, startup.environments]

@@ -33,8 +33,9 @@ def executor(tmp_path: Path) -> Iterator[ExecutorProcess]:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "sample.py").write_text(MODULE)
     env = {os.fsencode(name): os.fsencode(value) for name, value in os.environ.items()}
-    launcher = Launcher(str(tmp_path), Isolation(), env, lambda _: None)
-    started = launcher.start(ProcessKey("digest", "default"), str(tmp_path / "code"), Runtime(sys.executable))
+    launcher = Launcher(str(tmp_path), None, env, lambda _folder, _readable: Isolation())
+    key = ProcessKey("digest", "default")
+    started = launcher.start(key, str(tmp_path / "code"), str(tmp_path), Runtime(sys.executable))
     try:
         yield started
     finally:

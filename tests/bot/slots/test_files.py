@@ -17,7 +17,7 @@ from myrmidon.bot.slots import code_store
 from myrmidon.bot.slots.code_store import BadCode, CodeStore
 from myrmidon.bot.slots.function_run import FunctionRun, FunctionStats
 from myrmidon.bot.slots.run_files import RunFiles
-from myrmidon.bot.slots.value_cache import ValueCache, digest_of
+from myrmidon.bot.slots.value_cache import ValueCache, digest_of, name_of
 from myrmidon.functions import msgpack, values
 from tests.bot.bots import BotProcess, a_bot
 from tests.bot.slots.functions import a_bot_with_slots, call, outputs, run
@@ -195,14 +195,16 @@ def test_outputs_that_cannot_be_opened_leave_no_file_open(broken_files: tuple[Ru
 
 def test_the_least_recently_used_values_are_removed_but_not_those_of_runs(tmp_path: Path):
     cache = ValueCache(str(tmp_path), max_bytes=3000)
-    names = [digest_of(bytes([number])) for number in range(4)]
+    digests = [digest_of(bytes([number])) for number in range(4)]
+    names = [name_of("group", digest) for digest in digests]
     cache.pin(names[:1])
-    for name in names[:3]:
-        cache.add(name, b"x" * 1000)
+    for digest in digests[:3]:
+        cache.add("group", digest, b"x" * 1000)
     assert cache.missing(names[1:2]) == []
-    cache.add(names[3], b"x" * 1000)
+    cache.add("group", digests[3], b"x" * 1000)
     assert cache.missing(names) == [names[2]]
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([names[0], names[1], names[3]])
+    assert cache.missing([name_of("other", digests[0])]), "another group has its own"
+    assert sorted(path.name for path in tmp_path.glob("*/*")) == sorted([digests[0], digests[1], digests[3]])
 
 
 # ---------------------------------------------------------------- code

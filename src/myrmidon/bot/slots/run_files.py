@@ -21,7 +21,7 @@ from myrmidon.bot.slots.environments import Environments
 from myrmidon.bot.slots.function_run import FunctionRun
 from myrmidon.bot.slots.problems import Problem, problem_of
 from myrmidon.bot.slots.run_frames import digests_of
-from myrmidon.bot.slots.value_cache import ValueCache, digest_of
+from myrmidon.bot.slots.value_cache import ValueCache, digest_of, name_of
 from myrmidon.functions.values import MAX_BYTES, too_large
 
 _FILES = "the bot could not store the files of the function"
@@ -69,10 +69,11 @@ class RunFiles:
 
     def prepare(self, run: FunctionRun) -> bool:
         """Pin the large inputs of a run; whether its files and its environment are here. If not, they are fetched."""
-        digests = run.digests = digests_of(run.task)
-        if digests:
-            self.values.pin(digests)
-        has_files = self.codes.has(run.key.code) and not (digests and self.values.missing(digests))
+        run.digests = digests_of(run.task)
+        names = self._names(run)
+        if names:
+            self.values.pin(names)
+        has_files = self.codes.has(run.key.code) and not (names and self.values.missing(names))
         if has_files and self.environments.is_ready(run.key):
             return True
         used = self.used_code()
@@ -82,16 +83,21 @@ class RunFiles:
     def release(self, run: FunctionRun) -> None:
         """The inputs of a run are no longer needed."""
         if run.digests:
-            self.values.release(run.digests)
+            self.values.release(self._names(run))
             run.digests = frozenset()
+
+    @staticmethod
+    def _names(run: FunctionRun) -> list[str]:
+        return [name_of(run.key.group, digest) for digest in run.digests]
 
     def _fetch(self, run: FunctionRun, used: Collection[str]) -> None:
         try:
             code = run.key.code
             if not self.codes.has(code):
                 self.codes.add(code, self.transfers.fetch(run, code), used)
-            for digest in self.values.missing(run.digests):
-                self.values.add(digest, self._verified(run, digest))
+            for digest in run.digests:
+                if self.values.missing([name_of(run.key.group, digest)]):
+                    self.values.add(run.key.group, digest, self._verified(run, digest))
             problem = None
             if not self.environments.is_ready(run.key):
                 document = self._verified(run, run.key.environment)
@@ -171,7 +177,7 @@ class RunFiles:
         with os.fdopen(os.dup(file), "rb") as source:
             content = source.read(MAX_BYTES)
         digest = digest_of(content)
-        self.values.add(digest, content)
+        self.values.add(run.key.group, digest, content)
         self.transfers.store(run, digest, content)
         return {"type": kind, "payload": {"digest": digest, "size": len(content)}}
 

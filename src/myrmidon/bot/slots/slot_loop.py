@@ -26,6 +26,7 @@ from myrmidon.bot.slots.run_files import RunFiles, Transfers
 from myrmidon.bot.slots.run_frames import run_frame
 from myrmidon.bot.slots.run_watch import RunWatch
 from myrmidon.bot.slots.slot_pool import IDLE_S, Slot, SlotPool
+from myrmidon.bot.slots.value_cache import name_of
 from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.storage.result_journal import ResultJournal
 from myrmidon.bot.system import clock, filesystem, processes
@@ -231,10 +232,10 @@ class SlotLoop(threading.Thread):
             frame = run_frame(
                 run,
                 executor,
-                self.files.values.path,
+                lambda digest: self.files.values.path(name_of(run.key.group, digest)),
                 server=self.server,
                 bot_id=self.bot_id,
-                give=self.launcher.isolation.give,
+                give=self.launcher.give,
             )
         except Exception as error:
             log.exception("run %s could not be given to a process", run.run)
@@ -266,7 +267,8 @@ class SlotLoop(threading.Thread):
         for unused in slot.unused():
             self.pool.retire(slot, unused, now)
         runtime = self.files.environments.runtime(run.key)
-        executor = self.launcher.start(run.key, self.files.codes.path(run.key.code), runtime)
+        code, values = self.files.codes.path(run.key.code), self.files.values.make_folder(run.key.group)
+        executor = self.launcher.start(run.key, code, values, runtime)
         slot.executors[run.key] = executor
         self.answers.register(slot, executor)
         return executor

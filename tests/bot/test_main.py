@@ -14,8 +14,9 @@ from myrmidon.bot import admin_commands
 from myrmidon.bot.hooks.loader import ZIP_PATH
 from myrmidon.bot.install import exit_codes
 from myrmidon.bot.system import host
-from tests.bot.bots import pack, source_of, source_with, zip_files
+from tests.bot.bots import a_bot, pack, source_of, source_with, zip_files
 from tests.bot.stub import Stub
+from tests.servers import port_of, reserve_port
 
 
 def _zip(tmp_path: Path, **changed: str) -> tuple[Path, str]:
@@ -105,3 +106,15 @@ def test_no_file_needs_a_newer_python(interpreter: str, tmp_path: Path):
         (tmp_path / Path(name).name).write_text(source_of(Path(name).stem) if "/bot/" in name else "")
     told = _call(interpreter, "-W", "error", "-m", "compileall", "-q", tmp_path)
     assert (told.returncode, told.stdout) == (0, "")
+
+
+def test_a_bot_uses_the_address_that_answers_and_a_refusal_is_said_once(stub: Stub, tmp_path: Path):
+    stub.fault("/bot/v1/handshake", "403", "403", "403")
+    with reserve_port() as reserved:
+        closed = f"http://127.0.0.1:{port_of(reserved)}"
+        with a_bot(stub.url, tmp_path / "b1", "--server", closed, "--server", stub.url):
+            assert stub.run("/bin/sh", "-c", "echo $MYRMIDON_SERVER $SWARMING_SERVER")["exit_code"] == 0
+    [run] = stub.results
+    assert stub.log(run).decode().split() == [f"{closed},{stub.url}", closed]
+    said = (tmp_path / "b1.out").read_text()
+    assert (said.count("the server answered: 403"), said.count("does not accept this bot")) == (1, 1)

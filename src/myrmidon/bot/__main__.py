@@ -9,11 +9,12 @@ from __future__ import annotations
 import sys
 
 USAGE = """usage: bot.zip COMMAND
-  start --dir DIR [--server URL] [--token-file FILE] [--bot-id ID] [--suffix N] [--pool POOL]
+  start --dir DIR [--server URL]... [--token-file FILE] [--bot-id ID] [--suffix N] [--pool POOL]
         [--dimension KEY=VALUE]... [--isolation auto|off] [--task-user USER] [--hide DIR]... [--pass-env NAME]...
         [--slots N] [--library-dir DIR]... [--environments DIR]
               run the bot in the foreground; options are stored in DIR (default $MYRMIDON_BOT_DIR or ~/myrmidon-bot);
               FILE must be readable by its owner only, and is deleted;
+              --server may name several addresses of the server, the preferred one first;
               --suffix is for several bots on one machine: the bot id becomes ID--N;
               --slots is how many functions run at a time (default: auto, the number of processors; 0: none);
               --library-dir has shared libraries whose functions tasks may call;

@@ -204,7 +204,7 @@ def _environment(startup: StartupConfig, user: TaskUser | None) -> dict[bytes, b
         "MYRMIDON_SERVER": startup.server,
         "SWARMING_HEADLESS": "1",
         "SWARMING_BOT_ID": startup.bot_id,
-        "SWARMING_SERVER": startup.server,
+        "SWARMING_SERVER": startup.first_server,
         marker: value,
     }
     return base_environment(startup.pass_env, added)

@@ -197,3 +197,41 @@ def test_pauses_grow_are_spread_out_and_have_a_cap():
     assert [retry_delay(failures, jitter=1.0) for failures in (1, 2, 3, 20)] == [0.5, 1.0, 2.0, 30.0]
     assert retry_delay(20, jitter=0.0) == 0.0
     assert 7.0 <= retry_delay(20, retry_after=7.0) <= 12.0
+
+
+# ---------------------------------------------------------------- several addresses
+
+
+def test_the_next_address_is_used_while_the_first_refuses_connections_and_later_the_first_again(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    now = [clock.boottime()]
+    monkeypatch.setattr(clock, "boottime", lambda: now[0])
+    with reserve_port() as reserved, serving(*[_ok(b"second")] * 3) as second:
+        first_port = port_of(reserved)
+        line = HttpClient(f"http://127.0.0.1:{first_port}, {second}")
+        assert [line.call("GET", "/x"), line.call("GET", "/x")] == [b"second", b"second"]
+        now[0] += http_client.RETURN_S + 1
+        assert line.call("GET", "/x") == b"second", "the first was tried, and it still refuses"
+        line.close()
+
+
+def test_the_first_address_is_used_again_after_a_while(monkeypatch: pytest.MonkeyPatch):
+    now = [clock.boottime()]
+    monkeypatch.setattr(clock, "boottime", lambda: now[0])
+    with serving(_ok(b"first")) as first, serving(_ok(b"second")) as second:
+        line = HttpClient(f"{first},{second}")
+        line._use_next()
+        assert line.call("GET", "/x") == b"second"
+        now[0] += http_client.RETURN_S + 1
+        assert line.call("GET", "/x") == b"first"
+        line.close()
+
+
+def test_an_address_that_accepts_a_call_and_does_not_answer_is_left_for_the_next_call():
+    with serving(None, None) as first, serving(_ok(b"second")) as second:
+        line = HttpClient(f"{first},{second}")
+        with pytest.raises(NoResponse):
+            line.call("GET", "/x")
+        assert line.call("GET", "/x") == b"second"
+        line.close()

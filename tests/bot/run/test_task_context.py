@@ -177,7 +177,7 @@ def test_caches_are_told_with_their_sizes_and_where_the_time_went(fleet: Stub):
 
 def test_a_quick_run_tells_its_overhead_and_cost_too_but_no_caches(fleet: Stub):
     result = fleet.run("/bin/true")
-    assert set(result["stats"]) == {"bot_overhead", "cleanup"}
+    assert set(result["stats"]) == {"bot_overhead", "cache_trim", "cleanup"}
     assert result["stats"]["bot_overhead"] > 0
     assert result["cost_usd"] > 0
     assert "caches" not in result

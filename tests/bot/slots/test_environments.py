@@ -143,7 +143,7 @@ def test_two_bots_of_a_host_build_once(tmp_path: Path, places: Any):
         a_builder(two, tmp_path / "bots" / "b2", packages),
     ):
         runs = {stub: call(stub, "value", "mslow", "mslow") for stub in (one, two)}
-        said = b"another bot of this machine builds"
+        said = b"is being built or removed; waiting"
         wait_for(lambda: any(said in stub.log(run, 1) for stub, run in runs.items()), "one of them waits")
         (notes / "go").touch()
         assert [returned(stub.result(run)) for stub, run in runs.items()] == ["built", "built"]

@@ -327,12 +327,13 @@ def test_every_run_has_complete_statistics(swarm):
     stats = done["performance_stats"]
     assert set(stats) == {"bot_overhead", *PARTS}
     assert stats["bot_overhead"] > 0
-    assert (stats["cache_trim"], stats["package_installation"]) == ({"duration": 0}, {"duration": 0})
+    assert min(stats["cache_trim"]["duration"], stats["cleanup"]["duration"]) > 0
+    assert stats["package_installation"] == {"duration": 0}
     _, native = swarm.server.get(f"/api/v1/tasks/{done['task_id']}")
     [run] = native["runs"]
     assert run["stats"]["bot_overhead"] == stats["bot_overhead"]
     assert run["stats"]["cleanup"] == stats["cleanup"]["duration"]
-    assert run["stats"]["cache_trim"] is None
+    assert run["stats"]["cache_trim"] == stats["cache_trim"]["duration"]
     assert run["cost_usd"] == done["costs_usd"][0] > 0
 
 

@@ -61,7 +61,7 @@ class Bot:
 
     @property
     def server(self) -> str:
-        return self._startup.server
+        return str(self._startup.first_server)
 
     @property
     def base_dir(self) -> str:

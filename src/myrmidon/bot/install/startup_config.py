@@ -53,7 +53,7 @@ def parse(argv: list[str]) -> dict[str, Any]:
         given[flag].append(value if equals else rest.pop(0))
     return {
         "dir": _first_set(given["--dir"], os.environ.get("MYRMIDON_BOT_DIR"), os.path.join("~", "myrmidon-bot")),
-        "server": _first_set(given["--server"], os.environ.get("MYRMIDON_SERVER"), zip_config().get("server")),
+        "server": ",".join(given["--server"]) or os.environ.get("MYRMIDON_SERVER") or zip_config().get("server"),
         "token_file": _first_set(given["--token-file"]),
         "bot_id": _bot_id(given["--bot-id"], given["--suffix"]),
         "pool": _first_set(given["--pool"]),
@@ -97,6 +97,9 @@ def prepare(argv: list[str]) -> str:
     _check_isolation(config, folder)
     if not config["server"]:
         raise StartupError("no server is configured: use --server URL or a zip downloaded from the server")
+    for url in str(config["server"]).split(","):
+        if not url.strip().startswith(("http://", "https://")):
+            raise StartupError(f"--server {url.strip()}: use an http or https URL, or several, separated by commas")
     try:
         if config != stored:  # a bot must be able to restart while the disk is full
             filesystem.write_private(os.path.join(folder, CONFIG_FILE), json.dumps(config, indent=2).encode())
@@ -196,6 +199,7 @@ class StartupConfig:
         config = _load(folder)
         self.folder = folder
         self.server: str = config["server"]
+        self.first_server = self.server.partition(",")[0].strip()
         self.bot_id: str = config["bot_id"]
         self.pool: str = config["pool"]
         self.extra: dict[str, list[str]] = config["extra"]

@@ -9,7 +9,7 @@ from myrmidon.bot.install.startup_config import StartupConfig
 from myrmidon.bot.link.answers import Answers
 from myrmidon.bot.link.event_reporter import EventReporter
 from myrmidon.bot.link.exchange_request import ExchangeRequest
-from myrmidon.bot.link.http_client import HttpClient, HttpError, NoResponse, retry_delay
+from myrmidon.bot.link.http_client import MAX_DELAY_S, HttpClient, HttpError, NoResponse, retry_delay
 from myrmidon.bot.link.link_state import LinkState
 from myrmidon.bot.system import clock
 
@@ -30,16 +30,22 @@ class FailedCalls:
         self.http = http
         self.answers = answers
         self.reporter = reporter
+        self.said = ""
 
     def handle(self, error: HttpError | NoResponse) -> None:
-        """Decide how long to pause after a failed call, and save what must survive a crash meanwhile."""
+        """Decide how long to pause after a failed call, and save what must survive a crash meanwhile.
+
+        The same error is logged once in a row.
+        """
         link = self.link
         failures = link.failed(clock.boottime())
+        text = f"the server answered: {error}" if isinstance(error, HttpError) else f"no response: {error}"
+        if failures == 1 or text != self.said:
+            log.info("%s", text)
+            self.said = text
         if isinstance(error, HttpError):
-            log.info("the server answered: %s", error)
             link.retry_s = self._on_http_error(error, failures)
         else:
-            log.info("no response: %s", error)
             link.unreachable = failures > 1
             link.retry_s = retry_delay(failures)
         self.answers.journal.sync()
@@ -65,7 +71,14 @@ class FailedCalls:
         if error.is_transient:
             link.unreachable = error.status >= 500
             return retry_delay(failures, error.retry_after)
-        self.reporter.report_error(f"the server rejected a call: {error}")
+        if link.has_session:
+            self.reporter.report_error(f"the server rejected a call: {error}")
+        elif failures == 1:
+            log.error(
+                "the server does not accept this bot. It tries again at least every %d s; end it with Ctrl-C or"
+                " SIGTERM, and start it with another --bot-id or token if the reason above stays",
+                MAX_DELAY_S,
+            )
         return retry_delay(failures + 2)
 
     def on_rejected(self, request: ExchangeRequest) -> None:

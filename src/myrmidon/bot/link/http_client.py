@@ -1,4 +1,7 @@
-"""An HTTP client for one server: a persistent connection, deadlines, interruptible waits, and retry delays.
+"""An HTTP client: a persistent connection, deadlines, interruptible waits, and retry delays.
+
+A server may have several addresses, separated by commas. The client uses the first that answers, goes on to the next
+one when a connection or a response fails, and tries the first one again after RETURN_S.
 
 The head of a response has a hard deadline. What may be large, a request or the body of a response, has a deadline for
 each piece, so that a file of any size arrives over a slow line.
@@ -18,12 +21,15 @@ import select
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from myrmidon.bot.system import clock
 
 CONNECT_S = 10.0
+FAILOVER_CONNECT_S = 3.0
+"""The same for a server with other addresses."""
+RETURN_S = 60.0
 MARGIN_S = 15.0
 MAX_DELAY_S = 30.0
 MEANWHILE_S = 0.05  # a response that takes longer is slow
@@ -85,22 +91,32 @@ def check_reachable(server: str, timeout_s: float = HEALTH_S) -> None:
         client.close()
 
 
+class Address:
+    """One address of a server. Raises ValueError."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"the server must be an http or https URL, not {url!r}")
+        self.is_secure = parts.scheme == "https"
+        self.host = parts.hostname
+        self.port = parts.port or (443 if self.is_secure else 80)
+        self.prefix = parts.path.rstrip("/")
+        self.host_header = parts.netloc.rpartition("@")[2]
+
+
 class HttpClient:
-    """A persistent connection to one server. Not thread-safe.
+    """A persistent connection to a server. Not thread-safe. ``address_at``: which of the addresses is used.
 
     A byte on ``wake_fd`` interrupts calls that have a ``wait_s``. ``response_after`` is a time at which the response to
     the last request had not arrived yet, at most _SLICE_S before it did; earlier if this process was suspended.
     """
 
     def __init__(self, server: str, bearer: str = "", *, wake_fd: int | None = None) -> None:
-        parts = urlsplit(server)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"the server must be an http or https URL, not {server!r}")
-        self.tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self.host = parts.hostname
-        self.port = parts.port or (443 if self.tls else 80)
-        self.prefix = parts.path.rstrip("/")
-        self.host_header = parts.netloc.rpartition("@")[2]
+        self.addresses = [Address(url.strip()) for url in server.split(",")]
+        self.address_at = 0
+        self.left_first_at = 0.0
+        self.tls = ssl.create_default_context() if any(one.is_secure for one in self.addresses) else None
         self.wake_fd = wake_fd
         self.extra = ""
         self.bearer = bearer
@@ -122,7 +138,7 @@ class HttpClient:
 
     def _build_common_headers(self) -> None:
         authorization = f"Authorization: Bearer {self._bearer}\r\n" if self._bearer else ""
-        self.common = f"Host: {self.host_header}\r\n{authorization}{self.extra}".encode()
+        self.common = f"{authorization}{self.extra}".encode()
 
     def set_extra_headers(self, headers: str) -> None:
         """Send these header lines with every request from now on."""
@@ -161,10 +177,11 @@ class HttpClient:
         If the server has closed the persistent connection, the request is sent again on a new one: all calls of a bot
         are idempotent. Raises HttpError, NoResponse or Interrupted.
         """
-        head = f"{method} {self.prefix}{path} HTTP/1.1\r\n{headers}Content-Type: {content_type}\r\n"
-        request = head.encode() + self.common + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        head = f"{headers}Content-Type: {content_type}\r\n".encode() + self.common
         self.meanwhile = meanwhile
         self.interruptible = wait_s > 0
+        self._return_to_first()
+        request = _Request(method, path, head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         status, response_headers, content = self._call_with_reconnect(request, wait_s)
         if 200 <= status < 300:
             return content
@@ -177,36 +194,45 @@ class HttpClient:
         self.socket = None
         self.buffer = b""
 
+    # ---------------------------------------------------------------- addresses
+
+    def _use_next(self) -> None:
+        """Use the next address from now on, if there are several."""
+        if len(self.addresses) > 1:
+            if self.address_at == 0:
+                self.left_first_at = clock.boottime()
+            self.address_at = (self.address_at + 1) % len(self.addresses)
+
+    def _return_to_first(self) -> None:
+        if self.address_at and clock.boottime() - self.left_first_at >= RETURN_S:
+            self.close()
+            self.address_at = 0
+
     # ---------------------------------------------------------------- one request
 
-    def _call_with_reconnect(self, request: bytes, wait_s: float) -> tuple[int, dict[bytes, bytes], bytes]:
+    def _call_with_reconnect(self, request: _Request, wait_s: float) -> tuple[int, dict[bytes, bytes], bytes]:
         kept = self.socket is not None
-        try:
-            return self._attempt(request, wait_s)
-        except _ConnectionClosed as error:
-            self.close()
-            if not kept:
-                raise NoResponse(str(error)) from error
-        except Interrupted:
-            self.close()
-            raise
-        except (OSError, ValueError) as error:
-            self.close()
-            raise NoResponse(f"{type(error).__name__}: {error}") from error
-        try:
-            return self._attempt(request, wait_s)
-        except Interrupted:
-            self.close()
-            raise
-        except (OSError, ValueError) as error:
-            self.close()
-            raise NoResponse(f"{type(error).__name__}: {error}") from error
+        while True:
+            try:
+                return self._attempt(request, wait_s)
+            except Interrupted:
+                self.close()
+                raise
+            except (OSError, ValueError) as error:
+                self.close()
+                if kept and isinstance(error, _ConnectionClosed):
+                    kept = False
+                    continue
+                self._use_next()
+                raise NoResponse(f"{type(error).__name__}: {error}") from error
 
-    def _attempt(self, request: bytes, wait_s: float) -> tuple[int, dict[bytes, bytes], bytes]:
-        connection = self.socket or self._connect()
+    def _attempt(self, request: _Request, wait_s: float) -> tuple[int, dict[bytes, bytes], bytes]:
+        connection = self.socket or self._connect_to_any()
+        address = self.addresses[self.address_at]
+        line = f"{request.method} {address.prefix}{request.path} HTTP/1.1\r\nHost: {address.host_header}\r\n".encode()
         try:
             connection.settimeout(self.margin_s)
-            left = memoryview(request)
+            left = memoryview(line + request.rest)
             while left:
                 left = left[connection.send(left[:_SEND_BYTES]) :]
         except (BrokenPipeError, ConnectionResetError) as error:
@@ -220,15 +246,24 @@ class HttpClient:
             self.close()
         return status, headers, body
 
-    def _connect(self) -> socket.socket:
-        connection = socket.create_connection((self.host, self.port), timeout=min(CONNECT_S, self.margin_s))
+    def _connect_to_any(self) -> socket.socket:
+        """A connection to the present address or the next one that accepts it. Raises OSError."""
+        for _ in self.addresses[1:]:
+            with contextlib.suppress(OSError):
+                return self._connect(FAILOVER_CONNECT_S)
+            self._use_next()
+        return self._connect(CONNECT_S if len(self.addresses) == 1 else FAILOVER_CONNECT_S)
+
+    def _connect(self, limit_s: float) -> socket.socket:
+        address = self.addresses[self.address_at]
+        connection = socket.create_connection((address.host, address.port), timeout=min(limit_s, self.margin_s))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in _KEEP_ALIVE:
             if hasattr(socket, name):
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        if self.tls is not None:
-            connection = self.tls.wrap_socket(connection, server_hostname=self.host)
+        if self.tls is not None and address.is_secure:
+            connection = self.tls.wrap_socket(connection, server_hostname=address.host)
         self.socket = connection
         self.buffer = b""
         return connection
@@ -329,6 +364,14 @@ class HttpClient:
             return connection.recv(65536)
         except ConnectionResetError:
             return b""
+
+
+class _Request(NamedTuple):
+    """``rest``: all that follows the line of the request and the Host, which depend on the address."""
+
+    method: str
+    path: str
+    rest: bytes
 
 
 class _ConnectionClosed(OSError):

@@ -318,6 +318,9 @@ class TaskRunner:
             if installed:
                 self._put_caches_back(self._cache_owner(task), installed)
             begun = clock.boottime()
+            self.caches.trim()
+            self.stats["cache_trim"] = round(clock.boottime() - begun, 6)
+            begun = clock.boottime()
             problem = self.workdir.clean()
             self.stats["cleanup"] = round(clock.boottime() - begun, 6)
         except OSError as error:
@@ -331,10 +334,7 @@ class TaskRunner:
             size = self.caches.put_back(owner, name, path) if _has_no_links(path, self.folder) else None
             if size is not None:
                 self.cache_sizes[name] = size
-        done = clock.boottime()
-        self.caches.trim()
-        self.stats["named_caches_uninstall"] = round(done - begun, 6)
-        self.stats["cache_trim"] = round(clock.boottime() - done, 6)
+        self.stats["named_caches_uninstall"] = round(clock.boottime() - begun, 6)
 
 
 def _store_nothing(_command: Command, _digest: str, _data: bytes) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
-from contextlib import ExitStack
+import logging
+from contextlib import ExitStack, suppress
 from itertools import count
+from warnings import catch_warnings, simplefilter
 
 import pytest
 
+from myrmidon.relays.amqp import AmqpSink
+from myrmidon.relays.messages import Message
+from myrmidon.relays.relay import SinkUnavailable
 from tests import databases, servers
 from tests.live import LiveServer, live_server
 from tests.relays.consumers import Consumer, check_order
@@ -201,3 +208,31 @@ def test_of_two_servers_one_relays_and_the_other_takes_over_when_it_dies(dialect
         check_story(consumer, tasks)
         wait_for(lambda: relayed(other) >= 30)
         assert len(consumer.received) == 60, "what was confirmed before is not repeated"
+
+
+def test_pika_logs_an_outage_once_and_the_next_one_again(broker, caplog):
+    def deliver(url: str) -> int:
+        """Deliver twice; the number of lines that pika has logged."""
+        message = Message(1, KINDS[0], "1.1", 1, 1, "key", [], b"{}")
+
+        async def twice() -> None:
+            sink = AmqpSink(url)
+            for _ in range(2):
+                with suppress(SinkUnavailable):
+                    await sink.deliver([message])
+            await sink.close()
+
+        with catch_warnings():
+            simplefilter("ignore", ResourceWarning)  # pika leaves the socket of an attempt that failed to the collector
+            asyncio.run(twice())
+            gc.collect()
+        lines = [record for record in caplog.records if record.name.startswith("pika")]
+        caplog.clear()
+        return len([record for record in lines if record.levelno >= logging.WARNING])
+
+    nobody = "amqp://127.0.0.1:1/"
+    first, second = deliver(nobody), deliver(nobody)
+    assert first > 0
+    assert second == 0
+    assert deliver(broker.url) == 0
+    assert deliver(nobody) == first

@@ -8,6 +8,7 @@ automatic reconnect: after any error the connection is dropped, and the relay's 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ from myrmidon.relays.messages import KINDS, Message
 from myrmidon.relays.relay import SinkUnavailable
 
 T = TypeVar("T")
+_PIKA = logging.getLogger("pika")
 
 HEARTBEAT_S = 15
 CONNECT_S = 10.0
@@ -63,8 +65,10 @@ class AmqpSink:
                 async with asyncio.timeout(CONNECT_S):
                     await self._connection.open([self._prefix + kind for kind in KINDS])
             await self._connection.publish([(self._prefix + message.kind, message) for message in batch])
+            _PIKA.setLevel(logging.NOTSET)
         except (AMQPError, OSError, SinkUnavailable, TimeoutError) as error:
             await self._disconnect()
+            _PIKA.setLevel(logging.CRITICAL)  # it has logged why: seven lines, which would come again with every try
             raise SinkUnavailable(_describe(error)) from error
         except asyncio.CancelledError:
             await self._disconnect()  # nobody waits for the confirmation: the next batch must not get it

@@ -136,8 +136,10 @@ def _drop_references(uow: UnitOfWork, job_id: int, shared_ids: Iterable[int]) ->
     """Drop the job's references to shared values that none of its inputs and outputs names any more."""
     ids = sorted(set(shared_ids))
     shared_value.lock(uow.tx, ids)
-    unnamed = [i for i in ids if not values.names_shared_value(uow.tx, job_id, i)]
-    if unnamed:
+    if not ids:
+        return
+    named = values.shared_values_named(uow.tx, job_id, ids)
+    if unnamed := [i for i in ids if i not in named]:
         shared_value.unref_by_job(uow.tx, unnamed, job_id)
         shared_value.delete_unreferenced(uow.tx, unnamed)
 

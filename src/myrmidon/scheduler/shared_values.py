@@ -140,7 +140,7 @@ def unref_value(tx: Tx, owner: Owner, value_id: int) -> bool:
         case GroupOwner(resource_group_id=group_id):
             shared_value.unref_by_group(tx, [value_id], group_id)
         case JobOwner(job_id=job_id):
-            if values.names_shared_value(tx, job_id, value_id):
+            if values.shared_values_named(tx, job_id, [value_id]):
                 raise Forbidden("a task of this job reads or wrote the value; the reference ends with the job")
             shared_value.unref_by_job(tx, [value_id], job_id)
     return bool(shared_value.delete_unreferenced(tx, [value_id]))

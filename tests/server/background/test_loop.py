@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from myrmidon.model.errors import WrongState
 from myrmidon.model.ids import parse_id
 from myrmidon.scheduler import cancel, servers
 from myrmidon.server.api import wait as api_wait
@@ -71,6 +72,22 @@ def test_waiting_bots_are_written_down_together_and_only_when_it_is_time(context
         assert await heart.write_heartbeats() == 0
         context.hub.stop()
         await asyncio.gather(*polls)
+
+    run(story)
+
+
+def test_a_bot_that_waits_here_and_was_taken_for_dead_elsewhere_shakes_hands_again(context):
+    async def story():
+        bot = BotClient(context)
+        await bot.shake()
+        poll = asyncio.ensure_future(bot.exchange(wait_s=POLL_S))
+        await until(lambda: context.hub.num_waiting == 1)
+        await context.db.write(lambda tx: tx.run("UPDATE bots SET alive = 0, serving = 0"))
+        later = context.now() + 61 * SECOND
+        context.now = lambda: later
+        assert await BackgroundWork(context).write_heartbeats() == 1
+        with pytest.raises(WrongState):
+            await asyncio.wait_for(poll, HANG_S)
 
     run(story)
 

@@ -311,7 +311,9 @@ class BackgroundWork:
         for start in range(0, len(due), HEARTBEAT_BATCH):
             batch = due[start : start + HEARTBEAT_BATCH]
             heartbeats = [(bot.bot_id, bot.session, now) for bot in batch]
-            await context.db.write(partial(_write_heartbeats, heartbeats=heartbeats), size=len(batch))
+            ended = await context.db.write(partial(bots.heartbeat_many, beats=heartbeats), size=len(batch))
+            for bot_id in ended:  # another server took it for dead, for example while this one was frozen
+                context.hub.recheck(bot_id)
             for bot in batch:
                 bot.flushed_at = now
         self._forget_silent(now)
@@ -332,10 +334,6 @@ def _read_queued(tx: Tx, task_ids: list[int]) -> tuple[dict[int, int], dict[int,
     rows = task_to_run.queues_of(tx, task_ids)
     readers = {task_id: queue for task_id, queue, shared in rows if shared & READS_SHARED}
     return Counter(queue for _, queue, _ in rows), localities_of_tasks(tx, readers) if readers else {}
-
-
-def _write_heartbeats(tx: Tx, heartbeats: list[tuple[str, int, Micros]]) -> None:
-    bots.heartbeat_many(tx, heartbeats)
 
 
 async def _repeat(

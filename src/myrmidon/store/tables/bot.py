@@ -101,12 +101,16 @@ def set_state(tx: Tx, bot_id: str, session: int, state: str) -> None:
     tx.run(SET_STATE, id=bot_id, session=session, state=state)
 
 
-_HEARTBEATS = RowUpdate("bots", key="id, session", sets="heartbeat", types="text, bigint, bigint")
+_HEARTBEATS = RowUpdate("bots", key="id, session", sets="heartbeat", where="alive = 1", types="text, bigint, bigint")
+LIVE_SESSIONS = "SELECT id, session FROM bots WHERE id {in_text:ids} AND alive = 1"
 
 
-def heartbeat_many(tx: Tx, beats: Sequence[tuple[str, int, Micros]]) -> None:
-    """Record heartbeats (bot, session, time) of many idle bots."""
-    tx.update_rows(_HEARTBEATS, sorted(beats))
+def heartbeat_many(tx: Tx, beats: Sequence[tuple[str, int, Micros]]) -> list[str]:
+    """Record heartbeats (bot, session, time) of many idle bots; returns the bots whose sessions have ended."""
+    if tx.update_rows(_HEARTBEATS, sorted(beats)) == len(beats):
+        return []
+    live = set(tx.all(LIVE_SESSIONS, ids=[bot_id for bot_id, _, _ in beats]))
+    return [bot_id for bot_id, session, _ in beats if (bot_id, session) not in live]
 
 
 DUE = "SELECT id FROM bots WHERE due_at <= :now ORDER BY due_at LIMIT :n"

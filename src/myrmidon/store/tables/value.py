@@ -277,22 +277,18 @@ def delete_of_job(tx: Tx, job_id: int) -> None:
     tx.run(DELETE_VALUES, job=job_id)
 
 
-OUTPUT_NAMING = """
-    SELECT r.id FROM task_results r JOIN task_outputs o ON o.task_id = r.id
-     WHERE r.job_id = :job AND o.shared_value_id = :shared LIMIT 1
-"""
-INPUT_NAMING = """
-    SELECT r.id FROM task_results r JOIN task_inputs i ON i.task_id = r.id
-     WHERE r.job_id = :job AND i.shared_value_id = :shared LIMIT 1
-"""
-
-PART_NAMING = """
-    SELECT r.id FROM task_results r JOIN task_input_parts p ON p.task_id = r.id
-     WHERE r.job_id = :job AND p.shared_value_id = :shared LIMIT 1
+SHARED_VALUES_NAMED = """
+    SELECT o.shared_value_id FROM task_results r JOIN task_outputs o ON o.task_id = r.id
+     WHERE r.job_id = :job AND o.shared_value_id {in:ids}
+     UNION
+    SELECT i.shared_value_id FROM task_results r JOIN task_inputs i ON i.task_id = r.id
+     WHERE r.job_id = :job AND i.shared_value_id {in:ids}
+     UNION
+    SELECT p.shared_value_id FROM task_results r JOIN task_input_parts p ON p.task_id = r.id
+     WHERE r.job_id = :job AND p.shared_value_id {in:ids}
 """
 
 
-def names_shared_value(tx: Tx, job_id: int, shared_value_id: int) -> bool:
-    """Whether some input or output of the job refers to the shared value."""
-    naming = (OUTPUT_NAMING, INPUT_NAMING, PART_NAMING)
-    return any(tx.one(text, job=job_id, shared=shared_value_id) is not None for text in naming)
+def shared_values_named(tx: Tx, job_id: int, shared_ids: Sequence[int]) -> set[int]:
+    """Which of these shared values some input or output of the job refers to."""
+    return {row[0] for row in tx.all(SHARED_VALUES_NAMED, job=job_id, ids=shared_ids)}

@@ -382,7 +382,7 @@ CREATE TABLE IF NOT EXISTS "values" (
     digest VARCHAR(64),
     size BIGINT
 ){table};
-CREATE INDEX IF NOT EXISTS values_job ON "values" (owner_job_id, id);
+CREATE INDEX IF NOT EXISTS values_job ON "values" (owner_job_id, task_graph_data_id);
 
 CREATE TABLE IF NOT EXISTS shared_values (
     id {id},

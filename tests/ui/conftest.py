@@ -44,8 +44,9 @@ def built_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ROOT / "src" / "myrmidon" / "server" / "web" / "static"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
+    """A running Chromium. Its event loop runs in this thread until it ends, so no test of another folder may follow."""
     program = shutil.which("chromium")
     if program is None:
         pytest.skip("there is no chromium; run tools/install-servers")

@@ -196,7 +196,7 @@ def test_a_failed_job_says_what_failed_and_what_it_blocks(terminal: Terminal, fa
     assert "test-2: FAILED with exit code 3" in shown
     assert "1 FAILED, 2 WAITING, 2 SUCCEEDED" in shown
     why = terminal.ok("job", "why", failed_job)
-    assert "1 task ended FAILED with exit code 3: test-2." in why
+    assert "1 task ended FAILED with exit code 3: last\n  test-2\n" in why
     assert "2 tasks cannot run because test-2 did not succeed: mail, report." in why
     facts = terminal.json("job", "why", failed_job)
     assert facts["unreachable"] == {"report": "test-2", "mail": "test-2"}

@@ -338,8 +338,8 @@ BUGS = [
         "outputs-kept",
         "a job that runs again from the start would hand out the results of the last time",
         "scheduler/rerun.py",
-        "    if reset.full:\n        erase_outputs(",
-        "    if reset.full and reset.automatic:\n        erase_outputs(",
+        "if uow.requests[task.id].num_outputs]:\n        erase_outputs(",
+        "if uow.requests[task.id].num_outputs and reset.automatic]:\n        erase_outputs(",
         _in("store/tables/test_guards.py", "test_a_full_rerun_takes_back_what_was_produced"),
     ),
     Bug(

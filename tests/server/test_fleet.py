@@ -32,7 +32,6 @@ from tests.server.contexts import (
     a_server_context,
     a_task,
     finish,
-    serving,
     start,
     state_of,
     submit,
@@ -469,30 +468,6 @@ def test_terminate_is_a_task_that_only_this_bot_takes_before_all_others(any_door
         assert told.count("request_task") == told.count("task_completed") == 2
 
     run(story)
-
-
-def test_a_bot_of_before_gets_an_order_and_its_task_is_done(any_door):
-    context = any_door
-
-    async def story():
-        bot = BotClient(context)
-        await bot.shake()
-        poll = asyncio.ensure_future(bot.exchange(wait_s=POLL_S))
-        await until(lambda: context.hub.num_waiting == 1)
-        task_id = await terminate_bot(context, "b1")
-        answer = await poll
-        assert (answer["order"], answer["tasks"]) == ("terminate", [])
-        assert await state_of(context, task_id) == "SUCCEEDED"
-        assert (await bot.exchange(nonce=bot.nonce))["order"] == "terminate", "its reply may have been lost"
-        bot.session = 2
-        await bot.shake()
-        assert (await bot.exchange())["order"] is None, "started again it is welcome"
-
-    async def whole():
-        async with serving(context):
-            await story()
-
-    asyncio.run(asyncio.wait_for(whole(), HANG_S))
 
 
 @pytest.mark.parametrize("aside", ["quarantine", "drain_bot"])

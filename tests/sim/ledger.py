@@ -122,12 +122,12 @@ class Ledger:
         who = (poll.bot_id, poll.session, poll.nonce)
         keys = {(c.task_id, c.run) for c in got}
         known = self.polls.get(who)
-        if known is not None:
+        if known:
             if got:
                 server.world.faults.note("claim repeated by its nonce")
             if not keys <= known:
                 raise Violation(f"the nonce {who} got {keys - known} only when it was used again")
-        else:
+        else:  # a claim that found nothing was not stored; repeated, it is a new one
             self.polls[who] = keys
         for c in got:
             if self.claims.setdefault((c.task_id, c.run), who) != who:

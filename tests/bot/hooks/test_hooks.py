@@ -536,14 +536,6 @@ def test_hooks_that_cannot_be_loaded_quarantine_their_bot_and_it_still_works(stu
         assert "no_such_module" in stub.hellos[0]["quarantined"]
 
 
-def test_an_older_server_is_told_of_changes_by_handshakes(stub: Stub, tmp_path: Path):
-    stub.gives = {"config": None}
-    with a_bot(stub.url, tmp_path / "b1"):
-        stub.run("/bin/sh", "-c", "echo x > c/x", caches=[{"name": "ccache", "path": "c"}])
-        stub.until(lambda: stub.hellos[-1]["dimensions"].get("caches") == ["ccache"], "a handshake with the cache")
-        assert not [body for _, path, body in stub.calls if path.endswith("exchange") and "dimensions" in body]
-
-
 # ---------------------------------------------------------------- reboots and restarts
 
 

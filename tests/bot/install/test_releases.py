@@ -182,7 +182,9 @@ def test_a_keeper_that_can_start_no_process_tries_again_until_it_can(tmp_path: P
 
 def test_a_release_that_cannot_reach_the_server_is_not_switched_to(stub: Stub, tmp_path: Path):
     once = source_with("self_test", "ATTEMPTS = 3", "ATTEMPTS = 1")
-    deaf = source_with("http_client", "create_connection((self.host, self.port)", "create_connection((self.host, 1)")
+    deaf = source_with(
+        "http_client", "create_connection((address.host, address.port)", "create_connection((address.host, 1)"
+    )
     with a_bot(stub.url, tmp_path / "b1"):
         stub.until(lambda: stub.hellos, "a handshake")
         version = _give(stub, "b1", _release(stub, self_test=once, http_client=deaf))

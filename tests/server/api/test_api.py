@@ -173,12 +173,6 @@ def test_an_id_that_no_path_can_hold_is_refused(app):
     assert app.get("/bootstrap?bot_id=a%2Fb").code == "request.invalid"
 
 
-def test_a_terminated_bot_is_told_so(app):
-    app.meet_bot()
-    assert app.post("/api/v1/bots/b1/terminate").status == 200
-    assert exchange(app, 1, 1)["order"] == "terminate"
-
-
 def test_only_an_administrator_calls_the_end_of_a_bot_off_and_nobody_repeats_it(app):
     app.meet_bot()
     user = app.token("user")

@@ -130,6 +130,7 @@ ERROR = {
     "traceback": "Traceback (most recent call last):\n  ...\nwords.BadText: no words in 'x'",
     "bases": ["builtins.ValueError", "builtins.Exception"],
     "args": ["no words in 'x'", 7],
+    "place": "words.py:12 in count",
 }
 
 

@@ -95,7 +95,7 @@ def test_the_result_of_a_failed_function_has_its_exception(app, world):
     app.meet_bot()
     assert app.post("/bot/v1/exchange", exchange, token=app.credential(BOT)).status == 200
     (found,) = results(app, job.task_ids["f"])
-    assert (found["state"], found["error"]) == ("FAILED", {**error, "args": None})
+    assert (found["state"], found["error"]) == ("FAILED", {**error, "args": None, "place": ""})
 
 
 def test_commands_have_results_too(app, world):

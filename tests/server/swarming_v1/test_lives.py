@@ -6,7 +6,6 @@ import json
 import re
 import time
 import uuid
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -201,18 +200,17 @@ def is_listed(swarm: Swarm, done: dict[str, Any], state: str) -> bool:
     return done["task_id"] in [one["task_id"] for one in swarm.call("tasks.list", state=state, limit=5)["items"]]
 
 
-def test_better_priorities_run_first_and_equal_ones_in_order(swarm):
-    blocker = swarm.new(SH, "-c", "while [ ! -e /tmp/$0 ]; do sleep 0.02; done", gate := f"v1-{uuid.uuid4().hex}")
+def test_better_priorities_run_first_and_equal_ones_in_order(swarm, tmp_path):
+    gate, ran = tmp_path / "gate", tmp_path / "ran"
+    tmp_path.chmod(0o777)
+    blocker = swarm.new(SH, "-c", "while [ ! -e $0 ]; do sleep 0.02; done", str(gate))
     swarm.until(blocker, "RUNNING")
-    ids = [swarm.new("true", priority=priority, name=f"p{priority}") for priority in (9, 8, 6, 7, 8)]
-    try:
-        Path("/tmp", gate).touch()
-        done = [swarm.ended(task) for task in ids]
-    finally:
-        Path("/tmp", gate).unlink()
-    order = sorted(zip([one["started_ts"] for one in done], range(5), [one["name"] for one in done], strict=True))
-    assert [name for _, _, name in order] == ["p6", "p7", "p8", "p8", "p9"]
-    assert [number for _, number, name in order if name == "p8"] == [1, 4]
+    wanted = [(9, "a"), (8, "b"), (6, "c"), (7, "d"), (8, "e")]
+    ids = [swarm.new(SH, "-c", "echo $0 >> $1", f"p{p} {name}", str(ran), priority=p) for p, name in wanted]
+    gate.touch()
+    for task in ids:
+        swarm.ended(task)
+    assert ran.read_text().splitlines() == ["p6 c", "p7 d", "p8 b", "p8 e", "p9 a"]
 
 
 @pytest.mark.full

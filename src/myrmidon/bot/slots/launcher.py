@@ -12,7 +12,8 @@ while the disk is full.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Callable
 
 from myrmidon.bot.install import updater
 from myrmidon.bot.run.isolation import Isolation

@@ -111,10 +111,11 @@ def _value(
     return Value(value_id, kind, bytes(payload) if payload is not None else None, digest, size, parts)
 
 
+# PostgreSQL joins the few shared values by reading all of them; a subquery for each row uses their key.
 SIZES_OF_INPUTS = """
-    SELECT i.task_id, COUNT(*) + COALESCE(SUM(i.num_parts), 0), COALESCE(SUM(COALESCE(s.size, v.size)), 0)
-      FROM task_inputs i LEFT JOIN "values" v ON v.id = i.value_id LEFT JOIN shared_values s ON s.id = i.shared_value_id
-     WHERE i.task_id {in:ids} GROUP BY i.task_id
+    SELECT i.task_id, COUNT(*) + COALESCE(SUM(i.num_parts), 0),
+           COALESCE(SUM(COALESCE((SELECT s.size FROM shared_values s WHERE s.id = i.shared_value_id), v.size)), 0)
+      FROM task_inputs i LEFT JOIN "values" v ON v.id = i.value_id WHERE i.task_id {in:ids} GROUP BY i.task_id
 """
 
 

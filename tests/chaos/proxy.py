@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-import select
+import selectors
 import socket
 import threading
 from collections import Counter
@@ -140,7 +140,7 @@ class Chaos:
             server.sendall(call)
             head = b""
             while not head.endswith(b"\r\n\r\n"):
-                ready, _, _ = select.select([server, caller] if caller else [server], [], [])
+                ready = _readable([server, caller] if caller else [server])
                 piece = server.recv(1) if server in ready else b""
                 if not piece and (server in ready or not (caller and caller.recv(1, socket.MSG_PEEK))):
                     raise ConnectionAbortedError
@@ -160,6 +160,14 @@ class Chaos:
         if fault == "hole":
             self._over.wait()
         return False
+
+
+def _readable(sockets: Sequence[socket.socket]) -> set[object]:
+    """Wait until some of the sockets can be read. (select() takes no descriptors above 1023.)"""
+    with selectors.DefaultSelector() as selector:
+        for one in sockets:
+            selector.register(one, selectors.EVENT_READ)
+        return {key.fileobj for key, _ in selector.select()}
 
 
 def _message(asks: IO[bytes]) -> bytes:

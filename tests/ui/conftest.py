@@ -44,9 +44,9 @@ def built_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ROOT / "src" / "myrmidon" / "server" / "web" / "static"
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A running Chromium. Its event loop runs in this thread until it ends, so no test of another folder may follow."""
+    """A running Chromium. Its event loop runs in this thread, where other files start loops of their own."""
     program = shutil.which("chromium")
     if program is None:
         pytest.skip("there is no chromium; run tools/install-servers")

@@ -12,8 +12,7 @@ while the disk is full.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Callable
+from typing import Callable, Sequence
 
 from myrmidon.bot.install import updater
 from myrmidon.bot.run.isolation import Isolation

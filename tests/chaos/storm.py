@@ -225,7 +225,8 @@ def _a_command(caller: Caller) -> tuple[Command, dict[str, Any]]:
         case "times out":
             command = Command(name, kind, "sleep 60", ends=frozenset({"TIMED_OUT"}), timeout_s=1.5)
         case "overdue":
-            command = Command(name, kind, "sleep 60", ends=frozenset({"TIMED_OUT", "EXPIRED"}))
+            # BOT_DIED: its run was lost, and no bot took the next one in time
+            command = Command(name, kind, "sleep 60", ends=frozenset({"TIMED_OUT", "EXPIRED", "BOT_DIED"}))
             return command, caller.request(command, deadline_s=chance.randrange(4, 15))
         case "expires":
             command = Command(name, kind, "true", ends=frozenset({"EXPIRED", "NO_RESOURCE"}))

@@ -120,7 +120,7 @@ class Stock:
             link.connection.execute(b"SET plan_cache_mode = force_generic_plan")
             stay_near(link.connection.info.backend_pid)
         else:
-            stay_near(link.one(THREAD, {})[0])
+            stay_near(link.one(THREAD)[0])
         return _kept_by(self, link, writer=writer)
 
     def take_back(self, link: Any, end: Callable[[], None], *, writer: bool) -> None:

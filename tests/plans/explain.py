@@ -32,17 +32,17 @@ class Explainer:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._link, name)
 
-    def all(self, sql: str, params: dict[str, Any]) -> Any:
+    def all(self, sql: str, /, **params: Any) -> Any:
         self._look(sql, lambda: self._explain(sql, params))
-        return self._link.all(sql, params)
+        return self._link.all(sql, **params)
 
-    def one(self, sql: str, params: dict[str, Any]) -> Any:
+    def one(self, sql: str, /, **params: Any) -> Any:
         self._look(sql, lambda: self._explain(sql, params))
-        return self._link.one(sql, params)
+        return self._link.one(sql, **params)
 
-    def run(self, sql: str, params: dict[str, Any]) -> int:
+    def run(self, sql: str, /, **params: Any) -> int:
         self._look(sql, lambda: self._explain(sql, params))
-        return int(self._link.run(sql, params))
+        return int(self._link.run(sql, **params))
 
     def update_rows(self, statement: Any, rows: Any) -> int:
         text = f"UPDATE {statement.table} SET {' '.join(statement.sets.split())[:60]} by rows"

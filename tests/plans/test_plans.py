@@ -62,13 +62,13 @@ def _bad_plans(db: Any, world: World, facts: Any, call: Any, big: set[str], seen
     found: dict[str, list[str]] = {}
 
     def explained(tx: Any) -> None:
-        link = tx._link
-        tx._link = Explainer(link, tx.dialect, big)
+        explainer = Explainer(tx._link, tx.dialect, big)
+        for name in ("all", "one", "run", "update_rows", "delete_rows"):
+            setattr(tx, name, getattr(explainer, name))
         try:
             call(tx, world.beside(db, slot=5), facts)
         finally:
-            found.update(tx._link.explained)
-            tx._link = link
+            found.update(explainer.explained)
         raise _Undo
 
     with suppress(_Undo):

@@ -106,9 +106,9 @@ def test_every_break_is_named(w, sql, named):
 
 def break_it(w, sql, used):
     link = w.db._writers.borrow()
-    link.all("PRAGMA foreign_keys = off", {})
+    link.all("PRAGMA foreign_keys = off")
     link.begin()
-    link.run(sql, used)
+    link.run(sql, **used)
     link.commit()
     w.db._writers.give_back(link)
 

@@ -922,8 +922,8 @@ def in_threads(work: list[Callable[[], Any]]) -> None:
 
 def test_a_limit_of_another_size_needs_no_new_preparation() -> None:
     link = sqlite.Sqlite(":memory:", durable=False).connect(writer=True)
-    link.run("CREATE TABLE t (id INTEGER PRIMARY KEY, a INT)", {})
-    link.run("INSERT INTO t (a) VALUES (1), (1), (1)", {})
+    link.run("CREATE TABLE t (id INTEGER PRIMARY KEY, a INT)")
+    link.run("INSERT INTO t (a) VALUES (1), (1), (1)")
     prepared: list[object] = []
 
     def note(*what: object) -> int:
@@ -934,7 +934,7 @@ def test_a_limit_of_another_size_needs_no_new_preparation() -> None:
 
     def found(n: int) -> int:
         prepared.clear()
-        return len(link.all("SELECT id FROM t WHERE a = :a ORDER BY a, id LIMIT :n", {"a": 1, "n": n}))
+        return len(link.all("SELECT id FROM t WHERE a = :a ORDER BY a, id LIMIT :n", a=1, n=n))
 
     assert (found(1), bool(prepared)) == (1, True)
     assert (found(2), bool(prepared)) == (2, False)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from myrmidon.model.errors import StoreBusy, StoreError, StoreFull, StoreRefused, StoreUnavailable
 from myrmidon.model.ids import Micros
@@ -156,8 +156,13 @@ class Db:
         Raises StoreBusy, StoreFull or StoreUnavailable after the last try. Must not be called from within fn.
         """
         attempt = 1
+        if self._read_only:
+            raise StoreRefused("This database was opened read-only.")
         for tries in range(1, MAX_TRIES + 1):
-            link = self._writer()
+            link = self._writers.borrow()
+            if self._disk_error:  # looked at after the wait for a link, because the disk may fail meanwhile
+                self._writers.give_back(link)
+                raise StoreUnavailable(f"The disk failed ({self._disk_error}); the server must be restarted.")
             tx = Tx(link, self.dialect, attempt, self._probe)
             try:
                 link.begin()
@@ -228,16 +233,6 @@ class Db:
         self._writers.close()
         self._backend.close()
 
-    def _writer(self) -> Link:
-        """A link for writing. Checks for a failed disk after the wait for a link, because it may fail meanwhile."""
-        if self._read_only:
-            raise StoreRefused("This database was opened read-only.")
-        link = self._writers.borrow()
-        if self._disk_error:
-            self._writers.give_back(link)
-            raise StoreUnavailable(f"The disk failed ({self._disk_error}); the server must be restarted.")
-        return link
-
     def _record_disk_error(self, error: str) -> None:
         is_first, self._disk_error = not self._disk_error, error
         if is_first and self.on_disk_error:
@@ -250,12 +245,39 @@ class Db:
 
 
 class Tx:
-    """A transaction, as passed to the function that runs in it."""
+    """A transaction, as passed to the function that runs in it.
 
-    __slots__ = ("_deferred", "_depth", "_link", "_probe", "attempt", "committed", "committing", "dialect", "effects")
+    Its statements are those of the link itself, so that each costs one call:
+
+        all(sql, **params)            the rows
+        one(sql, **params)            the first row, or None
+        run(sql, **params)            the number of rows that matched, whether or not they changed
+        insert(statement, rows)
+        insert_new(statement, rows)   inserts the rows whose keys do not exist yet; how many were inserted
+        update_rows(statement, rows)  updates single rows by their keys; how many matched key and guard
+        delete_rows(statement, rows)  deletes single rows by their keys; how many were deleted
+    """
+
+    __slots__ = (
+        "_deferred",
+        "_depth",
+        "_link",
+        "_probe",
+        "all",
+        "attempt",
+        "committed",
+        "committing",
+        "delete_rows",
+        "dialect",
+        "effects",
+        "insert",
+        "insert_new",
+        "one",
+        "run",
+        "update_rows",
+    )
 
     def __init__(self, link: Link, dialect: Dialect, attempt: int, probe: Probe | None) -> None:
-        self._link = link
         self._probe = probe
         self._depth = 0
         self._deferred: dict[Callable[[Tx, list[Row]], None], list[Row]] = {}
@@ -266,46 +288,16 @@ class Tx:
         """What this attempt has written that others wait for."""
         self.committing = False
         self.committed = False
-
-    def all(self, sql: str, /, **params: Any) -> list[Row]:
-        if self._probe:
-            self._probe("statement", sql)
-        return self._link.all(sql, params)
-
-    def one(self, sql: str, /, **params: Any) -> Row | None:
-        """The first row, or None."""
-        if self._probe:
-            self._probe("statement", sql)
-        return self._link.one(sql, params)
-
-    def run(self, sql: str, /, **params: Any) -> int:
-        """Run a statement; the number of rows that matched, whether or not they changed."""
-        if self._probe:
-            self._probe("statement", sql)
-        return self._link.run(sql, params)
-
-    def insert(self, statement: Insert, rows: Sequence[Row]) -> None:
-        if self._probe:
-            self._probe("statement", f"INSERT INTO {statement.table}")
-        self._link.insert(statement, rows)
-
-    def insert_new(self, statement: Insert, rows: Sequence[Row]) -> int:
-        """Insert the rows whose keys do not exist yet; how many were inserted."""
-        if self._probe:
-            self._probe("statement", f"INSERT INTO {statement.table}")
-        return self._link.insert_new(statement, rows)
-
-    def update_rows(self, statement: RowUpdate, rows: Sequence[Row]) -> int:
-        """Update single rows by their keys; how many matched key and guard."""
-        if self._probe:
-            self._probe("statement", f"UPDATE {statement.table}")
-        return self._link.update_rows(statement, rows)
-
-    def delete_rows(self, statement: RowDelete, rows: Sequence[Row]) -> int:
-        """Delete single rows by their keys; how many were deleted."""
-        if self._probe:
-            self._probe("statement", f"DELETE FROM {statement.table}")
-        return self._link.delete_rows(statement, rows)
+        if probe is not None:
+            link = cast("Link", ProbedLink(link, probe))
+        self._link = link
+        self.all = link.all
+        self.one = link.one
+        self.run = link.run
+        self.insert = link.insert
+        self.insert_new = link.insert_new
+        self.update_rows = link.update_rows
+        self.delete_rows = link.delete_rows
 
     def defer(self, write: Callable[[Tx, list[Row]], None], rows: Sequence[Row]) -> None:
         """Call ``write`` with these rows and all others deferred to it, at the end of the transaction or savepoint.
@@ -325,17 +317,17 @@ class Tx:
         outer, self._deferred = self._deferred, {}
         self._depth += 1
         name = f"part_{self._depth}"  # MariaDB drops a savepoint when its name is used again
-        self._link.run(f"SAVEPOINT {name}", {})
+        self._link.run(f"SAVEPOINT {name}")
         try:
             result = fn(self)
             self.write_deferred()
         except BaseException as error:
             if not self.ends_transaction(error):  # else the savepoint may be gone too
-                self._link.run(f"ROLLBACK TO SAVEPOINT {name}", {})
-                self._link.run(f"RELEASE SAVEPOINT {name}", {})
+                self._link.run(f"ROLLBACK TO SAVEPOINT {name}")
+                self._link.run(f"RELEASE SAVEPOINT {name}")
             raise
         else:
-            self._link.run(f"RELEASE SAVEPOINT {name}", {})
+            self._link.run(f"RELEASE SAVEPOINT {name}")
             return result
         finally:
             self._deferred = outer
@@ -354,6 +346,46 @@ class Tx:
         self.committed = True
         if self._probe:
             self._probe("committed", "")
+
+
+class ProbedLink:
+    """A link whose statements are told to a probe first. Savepoints are not."""
+
+    def __init__(self, link: Link, probe: Probe) -> None:
+        self._link = link
+        self._probe = probe
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
+
+    def all(self, sql: str, /, **params: Any) -> list[Row]:
+        self._probe("statement", sql)
+        return self._link.all(sql, **params)
+
+    def one(self, sql: str, /, **params: Any) -> Row | None:
+        self._probe("statement", sql)
+        return self._link.one(sql, **params)
+
+    def run(self, sql: str, /, **params: Any) -> int:
+        if "SAVEPOINT" not in sql:
+            self._probe("statement", sql)
+        return self._link.run(sql, **params)
+
+    def insert(self, statement: Insert, rows: Sequence[Row]) -> None:
+        self._probe("statement", f"INSERT INTO {statement.table}")
+        self._link.insert(statement, rows)
+
+    def insert_new(self, statement: Insert, rows: Sequence[Row]) -> int:
+        self._probe("statement", f"INSERT INTO {statement.table}")
+        return self._link.insert_new(statement, rows)
+
+    def update_rows(self, statement: RowUpdate, rows: Sequence[Row]) -> int:
+        self._probe("statement", f"UPDATE {statement.table}")
+        return self._link.update_rows(statement, rows)
+
+    def delete_rows(self, statement: RowDelete, rows: Sequence[Row]) -> int:
+        self._probe("statement", f"DELETE FROM {statement.table}")
+        return self._link.delete_rows(statement, rows)
 
 
 def _roll_back(pool: Pool, link: Link, error: BaseException) -> None:

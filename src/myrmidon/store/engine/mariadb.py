@@ -167,15 +167,15 @@ class MariadbLink:
         self.connection.query(text)
         return self.connection._result  # noqa: SLF001 - a cursor offers the same, slower
 
-    def all(self, sql: str, params: dict[str, Any]) -> list[Row]:
+    def all(self, sql: str, /, **params: Any) -> list[Row]:
         rows: list[Row] = self.query(_rendered(sql, params)).rows
         return rows
 
-    def one(self, sql: str, params: dict[str, Any]) -> Row | None:
+    def one(self, sql: str, /, **params: Any) -> Row | None:
         rows: list[Row] = self.query(_rendered(sql, params)).rows
         return rows[0] if rows else None
 
-    def run(self, sql: str, params: dict[str, Any]) -> int:
+    def run(self, sql: str, /, **params: Any) -> int:
         return int(self.query(_rendered(sql, params)).affected_rows or 0)
 
     def insert(self, statement: Insert, rows: Sequence[Row]) -> None:

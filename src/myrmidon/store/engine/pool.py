@@ -30,36 +30,47 @@ class Pool:
         self._closed = False
 
     def borrow(self) -> Link:
-        self._enter()
+        """Take a link, or wait until one may be used; StoreBusy when none becomes free."""
+        turn = None
+        with self._lock:
+            if self._free:
+                self._free -= 1
+            else:
+                turn = Lock()
+                turn.acquire()
+                self._waiting.append(turn)
+        if turn is not None:
+            self._wait(turn)
         try:
-            return self._take() or self._new()
+            return self._idle.pop()
+        except IndexError:
+            pass
+        try:
+            return self._new()
         except BaseException:
-            self._leave()
+            self.give_back(None)
             raise
 
-    def give_back(self, link: Link) -> None:
-        """Return a link that can be used again."""
-        if self._closed:
-            link.close()
-        else:
-            self._idle.append(link)
-        self._leave()
+    def give_back(self, link: Link | None) -> None:
+        """Return a link that can be used again, if any, and let the thread go on that has waited longest."""
+        if link is not None:
+            if self._closed:
+                link.close()
+            else:
+                self._idle.append(link)
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._free += 1
 
     def discard(self, link: Link) -> None:
         """Close a link that cannot be used again."""
         with suppress(Exception):
             link.close()
-        self._leave()
+        self.give_back(None)
 
-    def _enter(self) -> None:
-        """Wait until a link may be used; StoreBusy when none becomes free."""
-        turn = Lock()
-        with self._lock:
-            if self._free:
-                self._free -= 1
-                return
-            turn.acquire()
-            self._waiting.append(turn)
+    def _wait(self, turn: Lock) -> None:
         granted = False
         try:
             granted = turn.acquire(timeout=MAX_WAIT_S)
@@ -69,27 +80,21 @@ class Pool:
         if not granted:
             raise StoreBusy(f"No connection became free in {MAX_WAIT_S} s.")
 
-    def _leave(self) -> None:
-        """Pass the permission to use a link to the thread that has waited longest."""
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().release()
-            else:
-                self._free += 1
-
     def _withdraw(self, turn: Lock) -> None:
         """Stop waiting; a permission that arrived at the last moment goes to the next thread."""
         with self._lock:
             if turn in self._waiting:
                 self._waiting.remove(turn)
                 return
-        self._leave()
+        self.give_back(None)
 
     def close_idle(self) -> None:
         """Close idle links: when one link is lost, the server is gone, and the idle ones are lost too."""
-        while link := self._take():
-            with suppress(Exception):
-                link.close()
+        with suppress(IndexError):  # the list may become empty at any time, because others borrow from it
+            while True:
+                link = self._idle.pop()
+                with suppress(Exception):
+                    link.close()
 
     def close(self) -> None:
         self._closed = True
@@ -99,9 +104,3 @@ class Pool:
         if self._closed:
             raise StoreUnavailable("The database was closed.")
         return self._connect()
-
-    def _take(self) -> Link | None:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None

@@ -156,14 +156,14 @@ class PostgresqlLink:
             return DbErrorKind.SLOW
         return DbErrorKind.FULL if state == "53100" else None
 
-    def all(self, sql: str, params: dict[str, Any]) -> list[Row]:
+    def all(self, sql: str, /, **params: Any) -> list[Row]:
         return self._rows(self._execute(sql, params))
 
-    def one(self, sql: str, params: dict[str, Any]) -> Row | None:
+    def one(self, sql: str, /, **params: Any) -> Row | None:
         rows = self._rows(self._execute(sql, params))
         return rows[0] if rows else None
 
-    def run(self, sql: str, params: dict[str, Any]) -> int:
+    def run(self, sql: str, /, **params: Any) -> int:
         return self._execute(sql, params).command_tuples or 0
 
     def insert(self, statement: Insert, rows: Sequence[Row]) -> None:

@@ -179,34 +179,22 @@ class SqliteLink:
             return DbErrorKind.FULL
         return _ERROR_KINDS.get(code)
 
-    def all(self, sql: str, params: dict[str, Any]) -> list[Row]:
-        return self._execute(sql, params).fetchall()
+    # Statements without lists, most of them, go to the driver in one call.
 
-    def one(self, sql: str, params: dict[str, Any]) -> Row | None:
-        row: Row | None = self._execute(sql, params).fetchone()
+    def all(self, sql: str, /, **params: Any) -> list[Row]:
+        text, lists, _ = _prepared(sql)
+        return self.execute(bind(sql, params) if lists else text, params).fetchall()
+
+    def one(self, sql: str, /, **params: Any) -> Row | None:
+        text, lists, _ = _prepared(sql)
+        row: Row | None = self.execute(bind(sql, params) if lists else text, params).fetchone()
         return row
 
-    def run(self, sql: str, params: dict[str, Any]) -> int:
-        return max(self._execute(sql, params).rowcount, 0)
+    def run(self, sql: str, /, **params: Any) -> int:
+        text, lists, _ = _prepared(sql)
+        return max(self.execute(bind(sql, params) if lists else text, params).rowcount, 0)
 
-    def insert(self, statement: Insert, rows: Sequence[Row]) -> None:
-        self._insert(statement, rows, only_new=False)
-
-    def insert_new(self, statement: Insert, rows: Sequence[Row]) -> int:
-        return self._insert(statement, rows, only_new=True)
-
-    def update_rows(self, statement: RowUpdate, rows: Sequence[Row]) -> int:
-        if not rows:
-            return 0
-        return self.connection.executemany(row_update_text(Dialect.SQLITE, statement), rows).rowcount
-
-    def delete_rows(self, statement: RowDelete, rows: Sequence[Row]) -> int:
-        return self.connection.executemany(rows_delete_text(Dialect.SQLITE, statement), rows).rowcount if rows else 0
-
-    def _execute(self, sql: str, params: dict[str, Any]) -> sqlite3.Cursor:
-        return self.execute(bind(sql, params), params)
-
-    def _insert(self, statement: Insert, rows: Sequence[Row], *, only_new: bool) -> int:
+    def insert(self, statement: Insert, rows: Sequence[Row], *, only_new: bool = False) -> int:
         done = inserted = 0
         for size in ROWS_PER_INSERT:
             while len(rows) - done >= size:
@@ -215,6 +203,17 @@ class SqliteLink:
                 inserted += self.execute(text, values).rowcount
                 done += size
         return inserted
+
+    def insert_new(self, statement: Insert, rows: Sequence[Row]) -> int:
+        return self.insert(statement, rows, only_new=True)
+
+    def update_rows(self, statement: RowUpdate, rows: Sequence[Row]) -> int:
+        if not rows:
+            return 0
+        return self.connection.executemany(row_update_text(Dialect.SQLITE, statement), rows).rowcount
+
+    def delete_rows(self, statement: RowDelete, rows: Sequence[Row]) -> int:
+        return self.connection.executemany(rows_delete_text(Dialect.SQLITE, statement), rows).rowcount if rows else 0
 
 
 _LIMIT = re.compile(r"\bLIMIT :\w+")

@@ -322,8 +322,8 @@ BUGS = [
         "hash-only",
         "somebody who forges a hash would put tasks into other people's queues",
         "scheduler/new_tasks.py",
-        "return {key: queue for key, queue in found.items() if key in wanted}",
-        "return {key: queue for queue in queues for key, hashed in wanted.items() if hashed == queue.hash}",
+        "        if key in wanted:\n            found[key] = queue\n",
+        "        found |= {key: queue for key, hashed in wanted.items() if hashed == queue.hash}\n",
         _in("scheduler/test_claim.py", "test_a_forged_hash_collision_mixes_no_queues"),
     ),
     Bug(

@@ -65,8 +65,11 @@ def test_a_write_that_fails_raises_its_error_and_publishes_nothing(watched: Watc
     def fail(_: Tx) -> None:
         raise WrongState("no")
 
+    async def write() -> None:
+        await watched.db.write(fail)
+
     with pytest.raises(WrongState):
-        asyncio.run(watched.db.write(fail))
+        asyncio.run(write())
     assert watched.published == []
 
 
@@ -74,7 +77,7 @@ def test_a_write_is_carried_out_and_recorded_although_its_caller_is_cancelled(wa
     recorded = asyncio.Event()
 
     async def cancel_the_caller() -> None:
-        caller = asyncio.create_task(watched.db.write(watched.slow, lambda _: recorded.set()))
+        caller = asyncio.ensure_future(watched.db.write(watched.slow, lambda _: recorded.set()))
         await asyncio.to_thread(watched.has_begun.wait, HANG_S)
         caller.cancel()
         with pytest.raises(asyncio.CancelledError):

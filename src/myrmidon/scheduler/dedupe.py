@@ -208,10 +208,8 @@ def _content_of(value: Value) -> bytes:
 
 def store_sources(uow: UnitOfWork, succeeded: Sequence[TaskResult]) -> None:
     """Store the results that equal tasks may take over under their dedupe keys."""
-    # What a task with resolves_all has read of a failed parent may have been replaced or erased since.
-    candidates = [task for task in succeeded if not (task.skips_request_lookup or task.resolves_all)]
-    uow.load_run_policies(task.id for task in candidates)
-    offering = [task for task in candidates if uow.run_policy(task.id).offers_result]
+    uow.load_run_policies([task.id for task in succeeded])
+    offering = [task for task in succeeded if uow.run_policy(task.id).offers_result]
     _forget_earlier_generations(uow, offering)
     uow.load_requests(task.id for task in offering)
     own_code = _with_own_code(uow, offering)

@@ -4,8 +4,8 @@ Submitting tasks, submitting a job and extending a job all build ``NewTask`` str
 """
 
 import hmac
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from msgspec import json, structs
 
@@ -25,6 +25,7 @@ from myrmidon.scheduler.new_task import NewTask, OutputSlot
 from myrmidon.scheduler.new_values import store_values
 from myrmidon.scheduler.policy import SECOND, Rules
 from myrmidon.scheduler.unit_of_work import UnitOfWork
+from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.sql import Row
 from myrmidon.store.tables import edge, pool_order, resource_group, task_queues, task_request, task_result
 from myrmidon.store.tables import job as jobs
@@ -74,16 +75,6 @@ def check_parents(uow: UnitOfWork, group_id: int, new_tasks: Iterable[NewTask]) 
     return refused
 
 
-def _count_children(uow: UnitOfWork, new_tasks: Iterable[NewTask]) -> None:
-    """Add to ``num_children`` of the tasks that triggered these; ``check_parents`` has locked them."""
-    counts: dict[int, int] = {}
-    for new_task in new_tasks:
-        if new_task.request.parent is not None:
-            counts[new_task.request.parent[0]] = counts.get(new_task.request.parent[0], 0) + 1
-    for task_id, n in sorted(counts.items()):
-        task_result.count_children(uow.tx, task_id, n)
-
-
 # ---------------------------------------------------------------- queues
 
 
@@ -97,25 +88,37 @@ class QueueKey(NamedTuple):
         return dimensions.digest(f"{self.dimensions} functions" if self.of_functions else self.dimensions)
 
 
-def find_queues(uow: UnitOfWork, group_id: int, wanted: Iterable[QueueKey]) -> dict[QueueKey, int]:
-    """The id of the queue of each key. Missing queues are created and matched to bots."""
-    keys = sorted(set(wanted))
-    hashes = {key: key.hash() for key in keys}
-    found = _by_key(task_queues.find(uow.tx, group_id, sorted(set(hashes.values()))), hashes)
-    stale = [q.id for q in found.values() if q.used_at < uow.now - _QUEUE_TOUCH_INTERVAL]
-    if stale and task_queues.touch(uow.tx, stale, uow.now) != len(stale):
-        found = _by_key(task_queues.find(uow.tx, group_id, sorted(set(hashes.values()))), hashes)
-    missing = [key for key in keys if key not in found]
-    if missing:
-        found.update(_make_queues(uow, group_id, {key: hashes[key] for key in missing}))
-    uow.keep_queues(found.values())
-    return {key: queue.id for key, queue in found.items()}
+def find_queues(uow: UnitOfWork, group_id: int, wanted: Mapping[QueueKey, str]) -> dict[QueueKey, int]:
+    """The id of the queue of each key; ``wanted`` has their hashes. Missing queues are created and matched to bots."""
+    hashes = sorted(set(wanted.values()))
+    found = _matching(task_queues.find(uow.tx, group_id, hashes), wanted)
+    oldest_use = min([queue.used_at for queue in found.values()], default=uow.now)
+    if oldest_use < uow.now - _QUEUE_TOUCH_INTERVAL and not _touch(uow, found.values()):
+        found = _matching(task_queues.find(uow.tx, group_id, hashes), wanted)
+    if len(found) < len(wanted):
+        missing = [key for key in sorted(wanted) if key not in found]
+        found.update(_make_queues(uow, group_id, {key: wanted[key] for key in missing}))
+    ids: dict[QueueKey, int] = {}
+    for key, queue in found.items():
+        ids[key] = queue.id
+        uow.queues[queue.id] = queue
+    return ids
 
 
-def _by_key(queues: Sequence[Queue], wanted: Mapping[QueueKey, str]) -> dict[QueueKey, Queue]:
+def _touch(uow: UnitOfWork, queues: Iterable[Queue]) -> bool:
+    """Record that queues are used; False if one of them has just been deleted."""
+    stale = [queue.id for queue in queues if queue.used_at < uow.now - _QUEUE_TOUCH_INTERVAL]
+    return task_queues.touch(uow.tx, stale, uow.now) == len(stale)
+
+
+def _matching(queues: Iterable[Queue], wanted: Mapping[QueueKey, str]) -> dict[QueueKey, Queue]:
     """The queues whose keys are in ``wanted``: equal hashes do not prove equal dimensions."""
-    found = {QueueKey(queue.dimensions, queue.of_functions): queue for queue in queues}
-    return {key: queue for key, queue in found.items() if key in wanted}
+    found: dict[QueueKey, Queue] = {}
+    for queue in queues:
+        key = QueueKey(queue.dimensions, bool(queue.shared & OF_FUNCTIONS))
+        if key in wanted:
+            found[key] = queue
+    return found
 
 
 def _make_queues(uow: UnitOfWork, group_id: int, missing: Mapping[QueueKey, str]) -> dict[QueueKey, Queue]:
@@ -123,7 +126,7 @@ def _make_queues(uow: UnitOfWork, group_id: int, missing: Mapping[QueueKey, str]
     pools = {key: dimensions.pool_of(key.dimensions) for key in missing}
     pool_order.lock_pools(uow.tx, pools.values())
     known = task_queues.find(uow.tx, group_id, sorted(set(missing.values())))
-    made = _by_key(known, missing)
+    made = _matching(known, missing)
     for key, hashed in missing.items():
         if key in made:
             continue
@@ -141,6 +144,37 @@ def _make_queues(uow: UnitOfWork, group_id: int, missing: Mapping[QueueKey, str]
 # ---------------------------------------------------------------- storing
 
 
+class _NewRows:
+    """The rows of new tasks, to be inserted with one statement per table. Most tables get none."""
+
+    def __init__(self) -> None:
+        self.requests: list[RequestRow] = []
+        self.slices: list[SliceRow] = []
+        self.tags: list[tuple[str, int]] = []
+        self.secrets: list[tuple[int, bytes]] = []
+        self.stdin: list[tuple[int, bytes]] = []
+        self.children: dict[int, int] = {}
+        """How many of the tasks each task has triggered."""
+        self.edges: list[tuple[int, int]] = []
+        self.satisfied: list[tuple[int, int, int | None]] = []
+        self.labels: list[Row] = []
+
+    def insert(self, tx: Tx) -> None:
+        for task_id, n in sorted(self.children.items()):
+            task_result.count_children(tx, task_id, n)  # check_parents has locked them
+        task_request.insert(tx, self.requests, self.slices, self.tags)
+        if self.secrets:
+            task_request.insert_secrets(tx, self.secrets)
+        if self.stdin:
+            task_request.insert_stdin(tx, self.stdin)
+        if self.edges:
+            edge.insert(tx, self.edges)
+        if self.satisfied:
+            edge.complete(tx, self.satisfied)
+        if self.labels:
+            jobs.insert_labels(tx, self.labels)
+
+
 def store_new_tasks(
     uow: UnitOfWork,
     group_id: int,
@@ -153,33 +187,35 @@ def store_new_tasks(
 
     ``produced`` are the outputs of tasks that the job already has, by label.
     """
-    keys_by_task = {
-        p.task_id: [
-            QueueKey(dimensions.canonical(s.properties.dimensions), p.request.function is not None)
-            for s in p.request.slices
-        ]
-        for p in new_tasks
-    }
-    queues = find_queues(uow, group_id, (key for keys in keys_by_task.values() for key in keys))
-    requests: list[Row] = []
-    task_slices: list[Row] = []
-    stored_texts = _Texts(uow.rules)
+    keys: list[QueueKey] = []
+    hashes: dict[QueueKey, str] = {}
     for new_task in new_tasks:
-        keys = keys_by_task[new_task.task_id]
-        requests.append(_request_row(uow, group_id, new_task))
-        task_slices += _slice_rows(uow, new_task, [queues[key] for key in keys], stored_texts)
-    _count_children(uow, new_tasks)
-    _store_requests(uow, new_tasks, requests, task_slices)
-    with_values = [p for p in new_tasks if p.job_id is not None and _has_values(p.request)]
+        of_functions = new_task.request.function is not None
+        for task_slice in new_task.request.slices:
+            key = QueueKey(dimensions.canonical(task_slice.properties.dimensions), of_functions)
+            keys.append(key)
+            if key not in hashes:
+                hashes[key] = key.hash()
+    queues = find_queues(uow, group_id, hashes)
+    next_key, rows, tasks = iter(keys), _NewRows(), []
+    texts: _Texts = {}
+    with_values: list[NewTask] = []
+    for new_task in new_tasks:
+        _add_request(uow, group_id, new_task, rows)
+        _add_slices(uow, new_task, next_key, queues, texts, rows)
+        if new_task.parents or new_task.label is not None:
+            _add_to_graph(new_task, rows)
+        has_values = _has_values(new_task.request)
+        if has_values and new_task.job_id is not None:
+            with_values.append(new_task)
+        tasks.append(_waiting_task(uow, group_id, new_task, has_values=has_values))
+    rows.insert(uow.tx)
     if with_values:
         store_values(uow, with_values[0].job_id or 0, with_values, produced or {})
-    _store_edges(uow, new_tasks)
-    tasks = [_waiting_task(uow, group_id, new_task) for new_task in new_tasks]
     if staged:
         task_result.insert_staged(uow.tx, tasks)
-        return tasks
-    for task in tasks:
-        uow.add(task)
+    else:
+        uow.add(tasks)
     return tasks
 
 
@@ -188,135 +224,130 @@ def _has_values(request: TaskRequest) -> bool:
     return request.function is not None or bool(request.inputs or request.outputs)
 
 
-def _request_row(uow: UnitOfWork, group_id: int, new_task: NewTask) -> Row:
-    """The row of a request, which is also put into ``uow.requests``."""
+def _add_request(uow: UnitOfWork, group_id: int, new_task: NewTask, rows: _NewRows) -> None:
+    """Add the row of a request with its tags and contents, and put it into ``uow.requests``."""
     r = new_task.request
     new_task.tags = automatic_tags(structs.replace(r, user=new_task.user) if new_task.user else r)
-    function = r.function
-    row = (
-        new_task.task_id,
-        group_id,
-        r.external_id,
-        new_task.job_id,
-        new_task.insertion,
-        function.package_name if function else None,
-        function.func_name if function else None,
-        function.language if function else None,
-        r.name,
-        uow.now,
-        new_task.authenticated,
-        new_task.user or r.user,
-        r.priority,
-        r.service_account,
-        r.parent[0] if r.parent else None,
-        r.parent[1] if r.parent else None,
-        new_task.root,
-        int(r.detached),
-        r.retries,
-        r.reruns,
-        r.max_instances,
-        round(r.soft_timeout_s * SECOND) if r.soft_timeout_s is not None else None,
-        r.lease_s * SECOND,
-        new_task.deadline_at,
-        new_task.policy,
-        r.routing,
-        _encode(new_task.tags).decode(),
-        _encode(r.metadata).decode() if r.metadata else "{}",
-        (function.code or None) if function else None,
-        (function.signature or None) if function else None,
-        function.memory_mb if function else None,
-        len(r.inputs),
-        len(r.outputs),
-        (function.identity or None) if function else None,
-        new_task.resume_scope,
-        (function.environment or None) if function else None,
+    for tag in new_task.tags:
+        rows.tags.append((tag, new_task.task_id))
+    row = RequestRow(
+        id=new_task.task_id,
+        resource_group_id=group_id,
+        external_id=r.external_id,
+        job_id=new_task.job_id,
+        task_graph_insertion_id=new_task.insertion,
+        package_name=None,
+        func_name=None,
+        language=None,
+        name=r.name,
+        created_at=uow.now,
+        authenticated=new_task.authenticated,
+        user_name=new_task.user or r.user,
+        priority=r.priority,
+        service_account=r.service_account,
+        parent_task_id=r.parent[0] if r.parent else None,
+        parent_run=r.parent[1] if r.parent else None,
+        root_task_id=new_task.root,
+        detached=int(r.detached),
+        retries=r.retries,
+        max_num_retries=r.reruns,
+        max_num_instances=r.max_instances,
+        timeout=round(r.soft_timeout_s * SECOND) if r.soft_timeout_s is not None else None,
+        lease=r.lease_s * SECOND,
+        deadline_at=new_task.deadline_at,
+        requires_policy=new_task.policy,
+        routing=r.routing,
+        tags=_encode(new_task.tags).decode(),
+        metadata=_encode(r.metadata).decode() if r.metadata else "{}",
+        num_inputs=len(r.inputs),
+        num_outputs=len(r.outputs),
+        resume_scope=new_task.resume_scope,
     )
-    uow.requests[new_task.task_id] = RequestRow(*row)
-    return row
-
-
-def secret_hmac(content: bytes | None, rules: Rules) -> bytes | None:
-    """What the properties' digest covers of a secret or of stdin; None without one."""
-    return hmac.digest(rules.secret_key, content, "sha256") if content is not None else None
-
-
-def output_texts(request: TaskRequest) -> Sequence[str]:
-    """What the properties' digest covers of the outputs."""
-    return [f"{output.type} {int(output.shared)}" for output in request.outputs] if request.outputs else ()
-
-
-class _Texts:
-    """The stored texts of slices and their digests. Requests that were read once for many calls share them."""
-
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
-        self._known: dict[tuple[int, int, int], list[tuple[str, str]]] = {}
-
-    def of(self, r: TaskRequest) -> list[tuple[str, str]]:
-        if r.secret_bytes is not None or r.stdin is not None or r.function is None:
-            return self._make(r)
-        same = id(r.slices), id(r.function), id(r.outputs)
-        found = self._known.get(same)
-        if found is None:
-            found = self._known[same] = self._make(r)
-        return found
-
-    def _make(self, r: TaskRequest) -> list[tuple[str, str]]:
-        secret, stdin = secret_hmac(r.secret_bytes, self._rules), secret_hmac(r.stdin, self._rules)
-        types = output_texts(r)
-        return [
-            properties_row(
-                one.properties, secret_hmac=secret, stdin_hmac=stdin, function=r.function, input_digests=types
-            )
-            for one in r.slices
-        ]
-
-
-def _slice_rows(uow: UnitOfWork, new_task: NewTask, queues: Sequence[int], texts: _Texts) -> list[Row]:
-    """The rows of the slices, which are also put into ``uow.slices``."""
-    r = new_task.request
-    rows: list[Row] = []
-    for number, (task_slice, queue, (text, digest)) in enumerate(zip(r.slices, queues, texts.of(r), strict=True)):
-        waits, idempotent = int(task_slice.wait_for_capacity), int(task_slice.properties.idempotent)
-        rows.append(
-            (new_task.task_id, number, queue, task_slice.expiration_s * SECOND, waits, idempotent, digest, text)
+    if r.function is not None:
+        row = structs.replace(
+            row,
+            package_name=r.function.package_name,
+            func_name=r.function.func_name,
+            language=r.function.language,
+            code=r.function.code or None,
+            signature=r.function.signature or None,
+            memory_mb=r.function.memory_mb,
+            identity=r.function.identity or None,
+            environment=r.function.environment or None,
         )
-    uow.slices[new_task.task_id] = [SliceRow(*row) for row in rows]
-    return rows
+    rows.requests.append(row)
+    uow.requests[new_task.task_id] = row
+    if r.secret_bytes is not None:
+        rows.secrets.append((new_task.task_id, r.secret_bytes))
+    if r.stdin is not None:
+        rows.stdin.append((new_task.task_id, r.stdin))
+    if r.parent is not None:
+        rows.children[r.parent[0]] = rows.children.get(r.parent[0], 0) + 1
 
 
-def _store_requests(
-    uow: UnitOfWork, new_tasks: Sequence[NewTask], requests: Sequence[Row], task_slices: Sequence[Row]
+_Texts: TypeAlias = dict[tuple[int, int, int], list[tuple[str, str]]]
+"""The texts of slices and their digests. Requests that were read once for many calls share them."""
+
+
+def _add_slices(
+    uow: UnitOfWork,
+    new_task: NewTask,
+    keys: Iterator[QueueKey],
+    queues: Mapping[QueueKey, int],
+    known: _Texts,
+    rows: _NewRows,
 ) -> None:
-    task_request.insert(uow.tx, requests)
-    task_request.insert_slices(uow.tx, task_slices)
-    task_request.insert_tags(uow.tx, [(tag, new_task.task_id) for new_task in new_tasks for tag in new_task.tags])
-    secrets = [(p.task_id, p.request.secret_bytes) for p in new_tasks if p.request.secret_bytes is not None]
-    if secrets:
-        task_request.insert_secrets(uow.tx, secrets)
-    stdin = [(p.task_id, p.request.stdin) for p in new_tasks if p.request.stdin is not None]
-    if stdin:
-        task_request.insert_stdin(uow.tx, stdin)
+    """Add the rows of the slices, and put them into ``uow.slices``. ``keys`` yields the queue of each slice."""
+    r = new_task.request
+    if r.function is None or r.secret_bytes is not None or r.stdin is not None:
+        texts = slice_texts(r, uow.rules)
+    else:
+        same = id(r.slices), id(r.function), id(r.outputs)
+        texts = known[same] = known.get(same) or slice_texts(r, uow.rules)
+    own = uow.slices[new_task.task_id] = []
+    for number, task_slice in enumerate(r.slices):
+        text, digest = texts[number]
+        own.append(
+            SliceRow(
+                task_id=new_task.task_id,
+                slice=number,
+                queue=queues[next(keys)],
+                expiration=task_slice.expiration_s * SECOND,
+                wait_for_capacity=int(task_slice.wait_for_capacity),
+                idempotent=int(task_slice.properties.idempotent),
+                properties_hash=digest,
+                properties=text,
+            )
+        )
+    rows.slices += own
 
 
-def _store_edges(uow: UnitOfWork, new_tasks: Sequence[NewTask]) -> None:
-    edges = [(parent, new_task.task_id) for new_task in new_tasks for parent in new_task.parents]
-    if edges:
-        edge.insert(uow.tx, edges)
-    met = [(parent, new_task.task_id, run) for new_task in new_tasks for parent, run in new_task.satisfied]
-    if met:
-        edge.complete(uow.tx, met)
-    labels = [
-        (p.job_id, p.label, p.task_id, p.definition_hash, p.added_by)
-        for p in new_tasks
-        if p.job_id and p.label is not None
+def slice_texts(r: TaskRequest, rules: Rules) -> list[tuple[str, str]]:
+    """The stored text of each slice, and its digest, which also covers the secret, stdin and outputs."""
+    secret = hmac.digest(rules.secret_key, r.secret_bytes, "sha256") if r.secret_bytes is not None else None
+    stdin = hmac.digest(rules.secret_key, r.stdin, "sha256") if r.stdin is not None else None
+    types = [f"{output.type} {int(output.shared)}" for output in r.outputs] if r.outputs else ()
+    return [
+        properties_row(one.properties, secret_hmac=secret, stdin_hmac=stdin, function=r.function, input_digests=types)
+        for one in r.slices
     ]
-    if labels:
-        jobs.insert_labels(uow.tx, labels)
 
 
-def _waiting_task(uow: UnitOfWork, group_id: int, new_task: NewTask) -> TaskResult:
+def _add_to_graph(new_task: NewTask, rows: _NewRows) -> None:
+    """Add the edges to the parents of a task, and its label."""
+    task_id = new_task.task_id
+    rows.edges += [(parent, task_id) for parent in new_task.parents]
+    rows.satisfied += [(parent, task_id, run) for parent, run in new_task.satisfied]
+    if new_task.job_id and new_task.label is not None:
+        rows.labels.append((new_task.job_id, new_task.label, task_id, new_task.definition_hash, new_task.added_by))
+
+
+def _waiting_task(uow: UnitOfWork, group_id: int, new_task: NewTask, *, has_values: bool) -> TaskResult:
     """A new task in the state WAITING."""
+    r = new_task.request
+    usual = not has_values and r.max_instances <= 1 and r.secret_bytes is None and r.stdin is None
+    for task_slice in r.slices:
+        usual = usual and not task_slice.properties.idempotent
     return TaskResult(
         id=new_task.task_id,
         job_id=new_task.job_id,
@@ -328,7 +359,7 @@ def _waiting_task(uow: UnitOfWork, group_id: int, new_task: NewTask) -> TaskResu
         killing=0,
         forced=0,
         resolves_all=int(new_task.policy == RequiresPolicy.ALL_RESOLVED),
-        skips_request_lookup=_skips_request_lookup(new_task.request),
+        skips_request_lookup=int(usual),
         num_parents=len(new_task.parents),
         num_succeeded_parents=len(new_task.satisfied),
         num_children=0,
@@ -349,17 +380,6 @@ def _waiting_task(uow: UnitOfWork, group_id: int, new_task: NewTask) -> TaskResu
         modified_at=uow.now,
         due_at=new_task.deadline_at,
     )
-
-
-def _skips_request_lookup(request: TaskRequest) -> int:
-    if request.max_instances > 1 or _has_values(request):
-        return 0
-    if request.secret_bytes is not None or request.stdin is not None:
-        return 0
-    for task_slice in request.slices:
-        if task_slice.properties.idempotent:
-            return 0
-    return 1
 
 
 def digest_of(raw: object, key: bytes) -> str:

@@ -22,13 +22,12 @@ from myrmidon.model.task_request import (
     Shared,
     TaskRequest,
     dedupe_key,
-    properties_hash,
     properties_json,
 )
 from myrmidon.model.value import Value
 from myrmidon.scheduler.dedupe import work_hash
 from myrmidon.scheduler.job_draft import JobDraft
-from myrmidon.scheduler.new_tasks import output_texts, secret_hmac
+from myrmidon.scheduler.new_tasks import slice_texts
 from myrmidon.scheduler.policy import Rules
 from myrmidon.scheduler.resume import attached
 from myrmidon.store.engine.db import Tx
@@ -176,19 +175,11 @@ class _Predictor:
         if None in inputs:
             return []
         known = [value for value in inputs if value is not None]
-        secret, stdin = secret_hmac(request.secret_bytes, self.rules), secret_hmac(request.stdin, self.rules)
         keys = []
-        for piece in request.slices:
+        for piece, (_, hashed) in zip(request.slices, slice_texts(request, self.rules), strict=True):
             properties = piece.properties
             if not properties.idempotent and not self._resumes(node):
                 continue
-            hashed = properties_hash(
-                properties,
-                secret_hmac=secret,
-                stdin_hmac=stdin,
-                function=request.function,
-                input_digests=output_texts(request),
-            )
             scope = None if properties.idempotent else self.scopes[node.label]
             pool = properties.dimensions.get("pool", [""])[0]
             work = work_hash(hashed, known)

@@ -27,7 +27,8 @@ def propagate(uow: UnitOfWork) -> None:
     """Apply and write all consequences of the changes in this unit of work, then end jobs that are done."""
     uow.flush()
     budget = WHOLE
-    _cancel_first_chunks(uow)
+    if uow.started_work:
+        _cancel_first_chunks(uow)
     while uow.ended or uow.ready:
         ended, uow.ended = uow.ended, []
         budget = _propagate_ends(uow, ended, budget)
@@ -35,25 +36,33 @@ def propagate(uow: UnitOfWork) -> None:
             ready, uow.ready = uow.ready, []
             make_ready(uow, ready)
         uow.flush()
-        _cancel_first_chunks(uow)
-    for job in uow.jobs.values():
-        _end_job_if_done(uow, job)
-    uow.save_jobs()
+        if uow.started_work:
+            _cancel_first_chunks(uow)
+    if uow.jobs:
+        for job in uow.jobs.values():
+            _end_job_if_done(uow, job)
+        uow.save_jobs()
 
 
 def _propagate_ends(uow: UnitOfWork, ended: Sequence[TaskResult], budget: int) -> int:
     """Propagate the end of these tasks; returns how many more edges this transaction may satisfy."""
-    store_sources(uow, [t for t in ended if t.state == SUCCEEDED and t.instance_id is not None])
+    sources: list[TaskResult] = []
+    members: list[TaskResult] = []
     for task in ended:
+        # What a task with resolves_all has read of a failed parent may have been replaced or erased since.
+        has_result = task.state == SUCCEEDED and task.instance_id is not None
+        if has_result and not (task.skips_request_lookup or task.resolves_all):
+            sources.append(task)
         if task.num_children:
             uow.start_chunked_work(chunked_work.CHILDREN, task.id)
-    members = [task for task in ended if task.job_id is not None]
-    if not members:
-        return budget
+        if task.job_id is not None:
+            members.append(task)
+    if sources:
+        store_sources(uow, sources)
     for task in members:
         if task.state != SUCCEEDED:
             block_job(uow, task)
-    return _propagate_to_children(uow, members, budget)
+    return _propagate_to_children(uow, members, budget) if members else budget
 
 
 # ---------------------------------------------------------------- children

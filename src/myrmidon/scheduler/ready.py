@@ -5,7 +5,7 @@ bot serves or that may wait for a bot; if there is none, the task ends. ``make_r
 submission, when the last parent has ended, after a lost bot and on a rerun.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from myrmidon.model.states import READY, RUNNING, WAITING, TaskState
 from myrmidon.model.task_request import uses_caches
@@ -22,12 +22,20 @@ def make_ready(uow: UnitOfWork, tasks: Sequence[TaskResult], *, avoid: Mapping[i
 
     ``avoid`` maps tasks to the bot that lost them: that bot does not get the task while another one can take it.
     """
-    uow.load_requests(task.id for task in tasks)
-    due = [task for task in tasks if not _past_deadline(uow, task)]
-    hits = find_sources(uow, due)
-    to_queue = [task for task in due if task.id not in hits]
-    served = task_queues.served(uow.tx, _queues_needing_bots(uow, to_queue))
-    shared = uow.shared_readers([t.id for t in to_queue if uow.requests[t.id].num_inputs])
+    due: list[TaskResult] = []
+    special: list[TaskResult] = []
+    uow.load_requests([task.id for task in tasks])
+    for task in tasks:
+        if uow.requests[task.id].deadline_at <= uow.now:
+            _end_late(uow, task)
+            continue
+        due.append(task)
+        if not task.skips_request_lookup:
+            special.append(task)
+    hits = find_sources(uow, special) if special else {}
+    served = _served(uow, due, hits)
+    readers = [task.id for task in special if uow.requests[task.id].num_inputs and task.id not in hits]
+    shared = uow.shared_readers(readers) if readers else set()
     near: dict[int, int] = {}
     for task in due:
         if task.id in hits:
@@ -45,22 +53,26 @@ def make_ready(uow: UnitOfWork, tasks: Sequence[TaskResult], *, avoid: Mapping[i
         uow.tx.effects.localities.update(shared_value.localities_of_tasks(uow.tx, near))
 
 
-def _past_deadline(uow: UnitOfWork, task: TaskResult) -> bool:
-    if uow.requests[task.id].deadline_at > uow.now:
-        return False
+def _served(uow: UnitOfWork, due: Iterable[TaskResult], hits: Collection[int]) -> set[int]:
+    """Those of the queues of the tasks that bots serve. Queues of slices that may wait for capacity do not matter."""
+    queues: set[int] = set()
+    for task in due:
+        if task.id not in hits:
+            for one in uow.slices[task.id]:
+                if not one.wait_for_capacity:
+                    queues.add(one.queue)
+    return task_queues.served(uow.tx, queues) if queues else queues
+
+
+def _end_late(uow: UnitOfWork, task: TaskResult) -> None:
+    """End a task whose deadline is over."""
     late = TaskState.TIMED_OUT if task.state == RUNNING else TaskState.EXPIRED
     uow.move(task, TaskState.BOT_DIED if _is_retry(task) else late, "deadline")
-    return True
 
 
 def _is_retry(task: TaskResult) -> bool:
     """Whether a task that ends now without a run ends as a failed retry. A held task (WAITING) does not."""
     return bool(task.num_retries) and task.state != WAITING
-
-
-def _queues_needing_bots(uow: UnitOfWork, tasks: Iterable[TaskResult]) -> set[int]:
-    """The queues of slices that do not wait for capacity: whether bots serve them must be known."""
-    return {s.queue for task in tasks for s in uow.slices[task.id] if not s.wait_for_capacity}
 
 
 def _end_without_bots(uow: UnitOfWork, task: TaskResult) -> None:
@@ -76,7 +88,8 @@ def _enqueue(uow: UnitOfWork, task: TaskResult, number: int, *, shared: bool, lo
     uow.move(task, READY, reason)
     task.current_task_slice = number
     task.ready_at = uow.now
-    uow.enqueue(new_task_to_run(uow, task, 0, shared=shared, avoid_bot=_bot_to_avoid(uow, task, lost_by)))
+    avoid_bot = _bot_to_avoid(uow, task, lost_by) if lost_by is not None else None
+    uow.enqueue(new_task_to_run(uow, task, 0, shared=shared, avoid_bot=avoid_bot))
 
 
 _KEPT_REASONS = frozenset({"retry", "rerun", "given_back", "job_retry"})
@@ -105,9 +118,7 @@ def new_task_to_run(
     )
 
 
-def _bot_to_avoid(uow: UnitOfWork, task: TaskResult, lost_by: str | None) -> str | None:
+def _bot_to_avoid(uow: UnitOfWork, task: TaskResult, lost_by: str) -> str | None:
     """The bot that lost the task, if another bot serves its queue; else None, so that the same bot may retry it."""
-    if lost_by is None:
-        return None
     queue = uow.slices[task.id][task.current_task_slice].queue
     return lost_by if task_queues.served(uow.tx, [queue], excluding=lost_by) else None

@@ -96,26 +96,52 @@ def submit(
     """Store tasks and make them ready; one result or error per draft, in order."""
     uow = UnitOfWork(tx, now, ids, rules)
     open_group(uow, group_id)
+    answers: dict[int, Submitted | MyrmidonError] = {}
     same_key: dict[int, int] = {}
-    answers: dict[int, Submitted | MyrmidonError] = _answers_for_keys(uow, group_id, drafts, same_key)
+    keyed = [draft for draft in drafts if draft.request_key is not None]
+    if keyed:
+        answers.update(_answers_for_keys(uow, group_id, keyed, same_key))
     if tx.attempt > 1:
         answers.update(_already_stored(uow, drafts))
-    new_tasks = {d.task_id: _new_task(uow, d) for d in drafts if d.task_id not in answers and d.task_id not in same_key}
-    answers.update(check_parents(uow, group_id, new_tasks.values()))
-    answers.update(check_shared(uow, group_id, new_tasks.values()))
-    answers.update(check_lone_functions(uow, group_id, new_tasks.values()))
-    taken = check_external_ids(uow, group_id, [p for p in new_tasks.values() if p.task_id not in answers])
-    if taken:  # perhaps by the same request, which another transaction has stored since the keys were read
-        answers.update({**taken, **_answers_for_keys(uow, group_id, [d for d in drafts if d.task_id in taken], {})})
+    new_tasks: dict[int, NewTask] = {}
+    unusual: list[Draft] = []
     for draft in drafts:
-        if draft.request.evaluate_only and draft.task_id in new_tasks and draft.task_id not in answers:
-            answers[draft.task_id] = Submitted(task_id=0, state=TaskState.WAITING)
-    new = [draft for draft in drafts if draft.task_id in new_tasks and draft.task_id not in answers]
-    answers.update(_store_keys(uow, group_id, new))
-    new = [draft for draft in new if draft.task_id not in answers]
-    answers.update(_store(uow, group_id, new, new_tasks))
-    answers.update({task_id: _as_repeat(answers[first]) for task_id, first in same_key.items()})
+        if draft.task_id not in answers and draft.task_id not in same_key:
+            new_tasks[draft.task_id] = _new_task(uow, draft)
+            r = draft.request
+            if r.parent or r.inputs or r.function or r.evaluate_only or r.external_id is not None:
+                unusual.append(draft)
+    if unusual:
+        answers.update(_refusals(uow, group_id, unusual, new_tasks))
+    if keyed:
+        stored = [draft for draft in keyed if draft.task_id in new_tasks and draft.task_id not in answers]
+        answers.update(_store_keys(uow, group_id, stored))
+    if answers:
+        new_tasks = {task_id: new_task for task_id, new_task in new_tasks.items() if task_id not in answers}
+    if new_tasks:
+        _store(uow, group_id, new_tasks, answers)
+    for task_id, first in same_key.items():
+        answers[task_id] = _as_repeat(answers[first])
     return [answers[draft.task_id] for draft in drafts]
+
+
+def _refusals(
+    uow: UnitOfWork, group_id: int, drafts: Sequence[Draft], new_tasks: Mapping[int, NewTask]
+) -> dict[int, Submitted | MyrmidonError]:
+    """Errors of requests that name other tasks, values, files or an external id; results of those to evaluate only."""
+    some = [new_tasks[draft.task_id] for draft in drafts]
+    answers: dict[int, Submitted | MyrmidonError] = {}
+    answers.update(check_parents(uow, group_id, some))
+    answers.update(check_shared(uow, group_id, some))
+    answers.update(check_lone_functions(uow, group_id, some))
+    taken = check_external_ids(uow, group_id, [p for p in some if p.task_id not in answers])
+    if taken:  # perhaps by the same request, which another transaction has stored since the keys were read
+        keyed = [draft for draft in drafts if draft.task_id in taken and draft.request_key is not None]
+        answers.update({**taken, **_answers_for_keys(uow, group_id, keyed, {})})
+    for draft in drafts:
+        if draft.request.evaluate_only and draft.task_id not in answers:
+            answers[draft.task_id] = Submitted(task_id=0, state=TaskState.WAITING)
+    return answers
 
 
 def _as_repeat(answer: Submitted | MyrmidonError) -> Submitted | MyrmidonError:
@@ -124,12 +150,9 @@ def _as_repeat(answer: Submitted | MyrmidonError) -> Submitted | MyrmidonError:
 
 
 def _answers_for_keys(
-    uow: UnitOfWork, group_id: int, drafts: Sequence[Draft], same_key: dict[int, int]
+    uow: UnitOfWork, group_id: int, keyed: Sequence[Draft], same_key: dict[int, int]
 ) -> dict[int, Submitted | MyrmidonError]:
     """Results of drafts whose request key was used before; adds drafts that repeat one of this call to ``same_key``."""
-    keyed = [draft for draft in drafts if draft.request_key is not None]
-    if not keyed:
-        return {}
     known = request_keys.read(uow.tx, group_id, [d.request_key for d in keyed if d.request_key])
     answers: dict[int, Submitted | MyrmidonError] = {}
     fresh: dict[str, Draft] = {}
@@ -201,9 +224,8 @@ def check_external_ids(uow: UnitOfWork, group_id: int, new_tasks: Sequence[NewTa
     return refused
 
 
-def _store_keys(uow: UnitOfWork, group_id: int, drafts: Sequence[Draft]) -> dict[int, Submitted | MyrmidonError]:
+def _store_keys(uow: UnitOfWork, group_id: int, keyed: Sequence[Draft]) -> dict[int, Submitted | MyrmidonError]:
     """Store the request keys; where another transaction was faster, its result is returned."""
-    keyed = [draft for draft in drafts if draft.request_key is not None]
     rows = [(group_id, d.request_key or "", d.body_hash, d.task_id, uow.now) for d in keyed]
     if not rows or request_keys.insert(uow.tx, rows) == len(rows):
         return {}
@@ -213,20 +235,24 @@ def _store_keys(uow: UnitOfWork, group_id: int, drafts: Sequence[Draft]) -> dict
 
 
 def _store(
-    uow: UnitOfWork, group_id: int, drafts: Sequence[Draft], new_tasks: Mapping[int, NewTask]
-) -> dict[int, Submitted | MyrmidonError]:
-    if not drafts:
-        return {}
-    commands = [new_tasks[draft.task_id] for draft in drafts if not draft.request.function]
+    uow: UnitOfWork,
+    group_id: int,
+    new_tasks: Mapping[int, NewTask],
+    answers: dict[int, Submitted | MyrmidonError],
+) -> None:
+    """Store tasks, make them ready, and add their results to ``answers``."""
+    commands: list[NewTask] = []
+    functions: list[NewTask] = []
+    for new_task in new_tasks.values():
+        (commands if new_task.request.function is None else functions).append(new_task)
     tasks = store_new_tasks(uow, group_id, commands) if commands else []
-    for draft in drafts:
-        if draft.request.function:
-            tasks += _store_lone_function(uow, group_id, new_tasks[draft.task_id])
+    for new_task in functions:
+        tasks += _store_lone_function(uow, group_id, new_task)
     make_ready(uow, tasks)
     propagate(uow)
     queues_to_wake = sorted(uow.queues_to_wake)
-    return {
-        task.id: Submitted(
+    for task in tasks:
+        answers[task.id] = Submitted(
             task_id=task.id,
             state=task.state,
             job_id=task.job_id,
@@ -234,8 +260,6 @@ def _store(
             cost_saved_usd=task.cost_saved_usd,
             queues_to_wake=queues_to_wake,
         )
-        for task in tasks
-    }
 
 
 def _store_lone_function(uow: UnitOfWork, group_id: int, new_task: NewTask) -> list[TaskResult]:

@@ -23,4 +23,7 @@ class PassEffects(Struct):
 
 def count_no_resource(events: Iterable[tuple[Any, ...]]) -> int:
     """How many tasks ended as NO_RESOURCE, by the events that a transaction wrote."""
-    return sum(1 for _, _, _, kind, state, _ in events if state == TaskState.NO_RESOURCE and kind == outbox.TASK)
+    count = 0
+    for _, _, _, kind, state, _ in events:
+        count += state == TaskState.NO_RESOURCE and kind == outbox.TASK
+    return count

@@ -67,9 +67,10 @@ class UnitOfWork:
         self.slices: dict[int, list[SliceRow]] = {}
         self._run_policies: dict[int, RunPolicy] = {}
         self._reads_shared: dict[int, bool] = {}
-        self._queues: dict[int, Queue] = {}
+        self.queues: dict[int, Queue] = {}
+        """Those that were read; see ``queue``."""
         self._dirty: dict[int, TaskResult] = {}
-        self._new: set[int] = set()
+        self._new: dict[int, TaskResult] = {}
         self._new_jobs: set[int] = set()
         self._runs: dict[tuple[int, int], TaskRun] = {}
         self._values: dict[int, Payload] = {}
@@ -115,7 +116,7 @@ class UnitOfWork:
 
     def load_requests(self, task_ids: Iterable[int]) -> None:
         """Load the requests and slices of tasks into ``requests`` and ``slices``."""
-        missing = sorted({i for i in task_ids if i not in self.requests})
+        missing = sorted(set(task_ids).difference(self.requests))
         if missing:
             self.requests.update(task_request.read(self.tx, missing))
             self.slices.update(task_request.slices(self.tx, missing))
@@ -131,28 +132,26 @@ class UnitOfWork:
         self._reads_shared.update((task_id, task_id in readers) for task_id in task_ids)
 
     def queue(self, queue_id: int) -> Queue | None:
-        if queue_id not in self._queues:
-            self._queues.update(task_queues.read(self.tx, [queue_id]))
-        return self._queues.get(queue_id)
-
-    def keep_queues(self, queues: Iterable[Queue]) -> None:
-        self._queues.update((queue.id, queue) for queue in queues)
+        """A queue; None if it was deleted."""
+        if queue_id not in self.queues:
+            self.queues.update(task_queues.read(self.tx, [queue_id]))
+        return self.queues.get(queue_id)
 
     def order_in(self, queue_id: int) -> Order:
         """How the pool of a queue orders its tasks."""
-        queue = self.queue(queue_id)
+        queue = self.queues.get(queue_id) or self.queue(queue_id)
         return queue.order if queue is not None else Order()
 
     # -- changes
 
-    def add(self, task: TaskResult) -> None:
-        """Add a new task, to be inserted by ``flush``."""
-        self._new.add(task.id)
-        self._dirty[task.id] = task
-        job = self.job_of(task)
-        if job:
-            job.num_tasks += 1
-            self._count(job, task, 1)
+    def add(self, tasks: Sequence[TaskResult]) -> None:
+        """Add new tasks, to be inserted by ``flush``."""
+        for task in tasks:
+            self._new[task.id] = task
+            if task.job_id is not None:
+                job = self.jobs[task.job_id]
+                job.num_tasks += 1
+                self._count(job, task, 1)
 
     def add_job(self, job: Job) -> None:
         """Add a new job with its first event; ``save_jobs`` inserts it, with the counters that it has by then."""
@@ -169,7 +168,9 @@ class UnitOfWork:
         if task.state in FINAL or state not in MOVES[task.state]:
             check_move(task.state, state, new_generation=new_generation, history=lambda: self._history(task))
         old = task.state
-        self._count_out(task)
+        job = self.jobs[task.job_id] if task.job_id is not None else None
+        if job is not None:
+            self._count(job, task, -1)
         if old == READY or (state in FINAL and self._may_be_queued(task)):
             self._unqueued.add(task.id)
         task.state = state
@@ -178,7 +179,9 @@ class UnitOfWork:
             task.generation += 1
         if state in FINAL:
             self._finish(task)
-        self._count_in_and_touch(task)
+        if job is not None:
+            self._count(job, task, 1)
+        self._dirty[task.id] = task
 
     def _may_be_queued(self, task: TaskResult) -> bool:
         """Whether the task may have a row in task_to_run while it runs, for a further instance."""
@@ -215,9 +218,13 @@ class UnitOfWork:
 
     def hold(self, task: TaskResult, *, held: bool) -> None:
         """Set or clear the flag that keeps a task from becoming ready."""
-        self._count_out(task)
+        job = self.job_of(task)
+        if job is not None:
+            self._count(job, task, -1)
         task.held = int(held)
-        self._count_in_and_touch(task)
+        if job is not None:
+            self._count(job, task, 1)
+        self._dirty[task.id] = task
 
     def unqueue(self, task: TaskResult) -> None:
         """Delete the rows of the task in task_to_run."""
@@ -246,7 +253,7 @@ class UnitOfWork:
         queue = self.queue(row.queue) if row.shared else None
         if queue is not None and row.shared & ~queue.shared:
             task_queues.mark_shared(self.tx, queue.id, row.shared)
-            self.keep_queues([structs.replace(queue, shared=queue.shared | row.shared)])
+            self.queues[queue.id] = structs.replace(queue, shared=queue.shared | row.shared)
         self._to_run.append(row)
         self.queues_to_wake.add(row.queue)
 
@@ -291,15 +298,6 @@ class UnitOfWork:
 
     # -- counters
 
-    def _count_out(self, task: TaskResult) -> None:
-        if task.job_id is not None:
-            self._count(self.jobs[task.job_id], task, -1)
-
-    def _count_in_and_touch(self, task: TaskResult) -> None:
-        if task.job_id is not None:
-            self._count(self.jobs[task.job_id], task, 1)
-        self.touch(task)
-
     def _count(self, job: Job, task: TaskResult, n: int) -> None:
         if task.state == SUCCEEDED:
             job.num_succeeded += n
@@ -321,8 +319,14 @@ class UnitOfWork:
         if self._unqueued:
             task_to_run.remove(self.tx, sorted(self._unqueued))
             self._unqueued = set()
+        if self._new:  # with all their changes since `add`
+            task_result.insert(self.tx, list(self._new.values()))
+            for task_id in self._new:
+                self._dirty.pop(task_id, None)
+            self._new = {}
         if self._dirty:
-            self._write_tasks()
+            task_result.save(self.tx, list(self._dirty.values()), self.now)
+            self._dirty = {}
         if self._to_run:
             task_to_run.insert(self.tx, self._to_run)
             self._to_run = []
@@ -334,16 +338,6 @@ class UnitOfWork:
         if new:
             jobs_store.insert(self.tx, new)
             self._new_jobs = set()
-
-    def _write_tasks(self) -> None:
-        """Insert new tasks with all changes since ``add``, then update the others."""
-        new = [task for task in self._dirty.values() if task.id in self._new]
-        if new:
-            task_result.insert(self.tx, new)
-        if len(new) < len(self._dirty):
-            task_result.save(self.tx, [task for task in self._dirty.values() if task.id not in self._new], self.now)
-        self._dirty = {}
-        self._new = set()
 
     def _history(self, task: TaskResult) -> str:
         events = [f"{e.seq} {e.state} {e.body}" for e in outbox.history(self.tx, task.id)]

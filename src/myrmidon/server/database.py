@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from enum import StrEnum
@@ -14,7 +14,7 @@ from typing import TypeVar
 from myrmidon.model.errors import StoreUnavailable
 from myrmidon.server.metrics import Metrics
 from myrmidon.store.engine.db import Db, Dialect, Transactions, Tx
-from myrmidon.store.engine.effects import CommitEffects, collect_effects
+from myrmidon.store.engine.effects import CommitEffects
 from myrmidon.store.engine.group_commit import BackgroundWrites, GroupCommit
 
 T = TypeVar("T")
@@ -58,9 +58,6 @@ class Executor:
         """Start a transaction that changes about ``size`` tasks. On SQLite smaller ones may be run before it."""
         return self._group.submit(fn, size) if self._group else self.run(partial(self._write_alone, fn))
 
-    def read(self, fn: Callable[[Tx], T]) -> Future[T]:
-        return self.run(partial(self._db.read, fn))
-
     def run(self, fn: Callable[[], T]) -> Future[T]:
         """Run a blocking function on a thread of the current purpose."""
         return self._threads[purpose.get()].submit(fn)
@@ -78,7 +75,11 @@ class Executor:
 
 
 class AsyncDatabase:
-    """Awaitable transactions on one database. ``engine`` is the blocking database below it."""
+    """Awaitable transactions on one database. ``engine`` is the blocking database below it.
+
+    StoreUnavailable is raised when there is no result after ``DB_TIMEOUT_S``. A write may still be carried out
+    afterwards: repeating it with the same request key returns its result.
+    """
 
     def __init__(self, engine: Db, executor: Executor) -> None:
         self.engine = engine
@@ -86,12 +87,22 @@ class AsyncDatabase:
         self.background = executor.background
 
     async def read(self, fn: Callable[[Tx], T]) -> T:
-        """Run fn on a reader."""
-        return await _result_of(self.executor.read(fn))
+        """Run fn on a reader. It is not started any more if the caller is cancelled before, or has given up."""
+        reading = self.executor.run(partial(self.engine.read, fn))
+        try:
+            return await settled_on_loop(reading)
+        finally:
+            reading.cancel()
 
-    async def write(self, fn: Callable[[Tx], T]) -> T:
-        """Run fn in a transaction; returns when it is on disk."""
-        return await _result_of(self.executor.write(fn))
+    def write(self, fn: Callable[[Tx], T]) -> Awaitable[T]:
+        """Start fn in a transaction; its result can be awaited, and is there when it is on disk.
+
+        As with ``read``, a transaction that nobody awaits any more is not started.
+        """
+        writing = self.executor.write(fn)
+        waiting = settled_on_loop(writing)
+        waiting.add_done_callback(lambda _: writing.cancel())
+        return waiting
 
     async def run_in_thread(self, fn: Callable[[], T]) -> T:
         """Run a blocking function, such as a sweep, on a thread. It may take as long as it likes."""
@@ -108,70 +119,81 @@ class SchedulingDatabase(AsyncDatabase):
         self._metrics = metrics
         self.publish = publish
 
-    async def write(self, fn: Callable[[Tx], T], on_commit: Callable[[T], None] | None = None, *, size: int = 1) -> T:
-        """Run fn in a transaction; returns when it is on disk and its effects are published.
+    def write(
+        self, fn: Callable[[Tx], T], on_commit: Callable[[T], None] | None = None, *, size: int = 1
+    ) -> asyncio.Future[T]:
+        """Start fn in a transaction; its result can be awaited, and is there when it is on disk and published.
 
         ``on_commit`` gets the result before that, also if the caller was cancelled meanwhile. ``size`` is how many
         tasks fn changes, about: smaller transactions may be run before it.
         """
-        return await with_db_timeout(self.start_write(fn, on_commit, size=size))
 
-    def start_write(
-        self, fn: Callable[[Tx], T], on_commit: Callable[[T], None] | None = None, *, size: int = 1
-    ) -> asyncio.Future[T]:
-        """As `write`, without waiting for it. Cancelling the future does not cancel the write."""
-        waiting: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def settle(written: Future[tuple[T, CommitEffects]]) -> None:
-            error = written.exception()
-            if error is not None:
-                resolve(waiting, error=error)
-                return
-            result, effects = written.result()
-            resolve(waiting, result)  # its caller continues only after this function
+        def publish(result: T, effects: CommitEffects) -> None:
             self.publish(effects)
             if on_commit is not None:
                 on_commit(result)
 
-        self.begin_write(fn, settle, size=size)
+        return self.write_unpublished(fn, publish, size=size)
+
+    def write_unpublished(
+        self,
+        fn: Callable[[Tx], T],
+        on_commit: Callable[[T, CommitEffects], None],
+        on_failure: Callable[[], None] | None = None,
+        *,
+        size: int = 1,
+    ) -> asyncio.Future[T]:
+        """As ``write``; ``on_commit`` publishes the effects. It is carried out even if its caller stops waiting."""
+        metrics, started = self._metrics, time.perf_counter()
+
+        def run(tx: Tx) -> tuple[T, CommitEffects]:
+            metrics.write_started(time.perf_counter() - started)
+            effects = tx.effects = CommitEffects()  # writes that share a transaction each have their own
+            return fn(tx), effects
+
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[T] = loop.create_future()
+        timer = loop.call_later(DB_TIMEOUT_S, _time_is_up, waiting)
+
+        def settle(written: Future[tuple[T, CommitEffects]]) -> None:
+            timer.cancel()
+            error = written.exception()
+            if error is not None:
+                if not waiting.done():
+                    waiting.set_exception(error)
+                if on_failure is not None:
+                    on_failure()
+                return
+            result, effects = written.result()
+            if not waiting.done():
+                waiting.set_result(result)  # its caller continues only after this function
+            on_commit(result, effects)
+
+        self.executor.write(run, size).add_done_callback(partial(_call_on, loop, settle))
         return waiting
 
-    def begin_write(
-        self, fn: Callable[[Tx], T], settle: Callable[[Future[tuple[T, CommitEffects]]], None], *, size: int = 1
-    ) -> None:
-        """Start a transaction without publishing its effects; ``settle`` gets its outcome on the event loop.
 
-        It is carried out even if its caller has stopped waiting.
-        """
-        loop, metrics = asyncio.get_running_loop(), self._metrics
-        started, with_effects = time.perf_counter(), collect_effects(fn)
+def settled_on_loop(running: Future[T]) -> asyncio.Future[T]:
+    """What runs on a thread, as a future of the event loop. Its caller is told that the database does not answer.
 
-        def timed(tx: Tx) -> tuple[T, CommitEffects]:
-            metrics.write_started(time.perf_counter() - started)
-            return with_effects(tx)
-
-        self.executor.write(timed, size).add_done_callback(partial(_call_on, loop, settle))
-
-
-async def _result_of(running: Future[T]) -> T:
-    """Await what runs on a thread. It is not started any more if the caller is cancelled before, or has given up."""
+    A timer of the future itself costs a fraction of ``asyncio.timeout``.
+    """
     loop = asyncio.get_running_loop()
     waiting: asyncio.Future[T] = loop.create_future()
+    timer = loop.call_later(DB_TIMEOUT_S, _time_is_up, waiting)
 
     def settle(ended: Future[T]) -> None:
-        if ended.cancelled():
+        timer.cancel()
+        if waiting.done() or ended.cancelled():
             return
         error = ended.exception()
         if error is None:
-            resolve(waiting, ended.result())
+            waiting.set_result(ended.result())
         else:
-            resolve(waiting, error=error)
+            waiting.set_exception(error)
 
     running.add_done_callback(partial(_call_on, loop, settle))
-    try:
-        return await with_db_timeout(waiting)
-    finally:
-        running.cancel()
+    return waiting
 
 
 def _call_on(loop: asyncio.AbstractEventLoop, settle: Callable[[Future[T]], None], ended: Future[T]) -> None:
@@ -180,28 +202,6 @@ def _call_on(loop: asyncio.AbstractEventLoop, settle: Callable[[Future[T]], None
         loop.call_soon_threadsafe(settle, ended)
 
 
-def resolve(waiting: asyncio.Future[T], result: T | None = None, *, error: BaseException | None = None) -> None:
-    """Resolve a future with a result or an error, unless it was cancelled or its time was up."""
-    if waiting.done():
-        return
-    if error is not None:
-        waiting.set_exception(error)
-    else:
-        waiting.set_result(result)  # type: ignore[arg-type]
-
-
-async def with_db_timeout(waiting: asyncio.Future[T]) -> T:
-    """Await a result of the database; raise StoreUnavailable when there is none after ``DB_TIMEOUT_S``.
-
-    A write may still be carried out afterwards: repeating it with the same request key returns its result.
-    A timer of the future itself costs a fraction of ``asyncio.timeout``.
-    """
-    timer = asyncio.get_running_loop().call_later(DB_TIMEOUT_S, _time_is_up, waiting)
-    try:
-        return await waiting
-    finally:
-        timer.cancel()
-
-
 def _time_is_up(waiting: asyncio.Future[T]) -> None:
-    resolve(waiting, error=StoreUnavailable(f"The database has not answered for {DB_TIMEOUT_S:.0f} s."))
+    if not waiting.done():
+        waiting.set_exception(StoreUnavailable(f"The database has not answered for {DB_TIMEOUT_S:.0f} s."))

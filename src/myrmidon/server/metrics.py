@@ -27,13 +27,13 @@ class Metrics:
             ["method", "path", "status"],
             buckets=_LATENCY_S,
         )
-        self._writer_wait = histogram(
+        self.write_started = histogram(
             "myrmidon_writer_wait_seconds", "Time from a request for a write to its start.", buckets=_LATENCY_S
-        )
-        self._commit_sizes = histogram("myrmidon_commit_batch_size", "Writes per commit.", buckets=_SIZES)
-        self._pending = histogram(
+        ).observe
+        self.committed = histogram("myrmidon_commit_batch_size", "Writes per commit.", buckets=_SIZES).observe
+        self.claimed = histogram(
             "myrmidon_pending_seconds", "Time from the submission of a task to its first claim.", buckets=_DURATION_S
-        )
+        ).observe
         self._runs = histogram(
             "myrmidon_run_seconds",
             "Duration of a run, by outcome: succeeded, failed, timed_out, killed.",
@@ -130,16 +130,6 @@ class Metrics:
 
     def relay_failed(self, sink: str) -> None:
         self._relay_failures.labels(sink).inc()
-
-    def write_started(self, waited_s: float) -> None:
-        self._writer_wait.observe(waited_s)
-
-    def committed(self, size: int) -> None:
-        self._commit_sizes.observe(size)
-
-    def claimed(self, pending_s: float) -> None:
-        """Record the first claim of a task, and the time since its submission."""
-        self._pending.observe(pending_s)
 
     def run_ended(self, outcome: str, duration_s: float) -> None:
         """Record a finished run: succeeded, failed, timed_out or killed."""

@@ -32,18 +32,24 @@ def run(context: ServerContext, story: Callable[[], Awaitable[None]]) -> None:
 
 def submit_after_the_next_write(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the next write, a task of a new queue comes before its caller learns the result."""
-    original = context.db.begin_write
+    original, loop = context.db.executor.write, asyncio.get_running_loop()
 
-    async def settle_late(written: Future[Any], settle: Callable[[Future[Any]], None]) -> None:
+    async def settle_late(written: Future[Any], told: Future[Any]) -> None:
         await submit_to_a_new_queue(context)
-        settle(written)
+        told.set_result(written.result())
 
-    def begin(fn: Callable[[Tx], Any], settle: Callable[[Future[Any]], None], **options: Any) -> None:
-        monkeypatch.setattr(context.db, "begin_write", original)
-        original(fn, lambda written: settling.append(asyncio.ensure_future(settle_late(written, settle))), **options)
+    def write(fn: Callable[[Tx], Any], size: int = 1) -> Future[Any]:
+        monkeypatch.setattr(context.db.executor, "write", original)
+        told: Future[Any] = Future()
 
-    settling: list[asyncio.Task[None]] = []  # the event loop itself holds no reference
-    monkeypatch.setattr(context.db, "begin_write", begin)
+        def settle(written: Future[Any]) -> None:
+            settling.append(asyncio.run_coroutine_threadsafe(settle_late(written, told), loop))
+
+        original(fn, size).add_done_callback(settle)
+        return told
+
+    settling: list[Future[None]] = []  # the event loop itself holds no reference
+    monkeypatch.setattr(context.db.executor, "write", write)
 
 
 def submit_after_the_next_read(context: ServerContext, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from myrmidon.model.errors import StoreUnavailable
-from myrmidon.store.engine import group_commit, write_queue
+from myrmidon.store.engine import group_commit
 from myrmidon.store.engine.db import ConnectionLost, Db, LostReply, Tx
-from myrmidon.store.engine.group_commit import BackgroundWrites, GroupCommit
-from myrmidon.store.engine.write_queue import BULK
+from myrmidon.store.engine.group_commit import BULK, BackgroundWrites, GroupCommit
 from tests.deadline import HANG_S
 
 CREATE = "CREATE TABLE item (id {id}, n BIGINT REFERENCES item (id) DEFERRABLE INITIALLY DEFERRED)"
@@ -54,7 +53,7 @@ def db(sqlite_url: str, open_test_db: Callable[..., Db], events: Events) -> Db:
 @pytest.fixture
 def group(db: Db, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupCommit]:
     monkeypatch.setattr(group_commit, "GROUP_S", inf)  # else a slow machine would need more commits
-    monkeypatch.setattr(write_queue, "SMALL_TURN_S", inf)  # and would give large writes their turn earlier
+    monkeypatch.setattr(group_commit, "SMALL_TURN_S", inf)  # and would give large writes their turn earlier
     group = GroupCommit(db)
     yield group
     group.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from myrmidon.store.engine.write_queue import BULK, SMALL, SMALL_TURN_S, Write, WriteQueue
+from myrmidon.store.engine.group_commit import BULK, SMALL, SMALL_TURN_S, Write, WriteQueue
 from tests.deadline import HANG_S
 
 QUICK_S = SMALL_TURN_S / 10
@@ -94,13 +94,13 @@ def test_cancelled_writes_of_both_kinds_are_left_out(queue: WriteQueue) -> None:
 def test_what_waits_of_both_kinds_is_given_out_before_the_end(queue: WriteQueue) -> None:
     put(queue, chunk=200, submit=1)
     queue.close()
-    assert [name_of(queue.wait()) for _ in range(3)] == ["submit", "chunk", None]
-    assert queue.wait() is None
+    assert [name_of(queue.take(wait=True)) for _ in range(3)] == ["submit", "chunk", None]
+    assert queue.take(wait=True) is None
 
 
 def test_a_waiting_thread_gets_the_write_that_arrives(queue: WriteQueue) -> None:
     names: list[str | None] = []
-    thread = threading.Thread(target=lambda: names.append(name_of(queue.wait())))
+    thread = threading.Thread(target=lambda: names.append(name_of(queue.take(wait=True))))
     thread.start()
     put(queue, chunk=200)
     thread.join(HANG_S)
@@ -112,4 +112,4 @@ def test_a_thread_whose_only_write_was_cancelled_goes_on_waiting(queue: WriteQue
     assert cancelled.future.cancel()
     queue.put(cancelled)
     put(queue, next=1)
-    assert name_of(queue.wait()) == "next"
+    assert name_of(queue.take(wait=True)) == "next"

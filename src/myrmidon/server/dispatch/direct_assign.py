@@ -5,15 +5,12 @@ So only one commit lies between a submit and the start of its command.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.server.context import ServerContext
-from myrmidon.server.database import resolve, with_db_timeout
 from myrmidon.server.dispatch.claims import claim_size, claim_with_nonce, record_claim
 from myrmidon.server.dispatch.give_back import begin_give_back
 from myrmidon.server.waiting.connected_bot import ConnectedBot
@@ -26,7 +23,7 @@ MAX_ASSIGNED_BOTS = 8
 """For how many waiting bots one submit claims; other bots are woken and claim for themselves."""
 
 
-async def write_and_assign(context: ServerContext, fn: Callable[[Tx], T], *, size: int = 1) -> T:
+def write_and_assign(context: ServerContext, fn: Callable[[Tx], T], *, size: int = 1) -> Awaitable[T]:
     """Like ``context.db.write``, for a submit: assigns its tasks to waiting bots in the same transaction.
 
     The held polls of those bots end as soon as the commit is durable. A bot that cannot claim does not make the submit
@@ -39,20 +36,7 @@ async def write_and_assign(context: ServerContext, fn: Callable[[Tx], T], *, siz
         assignment.assign(tx)
         return result
 
-    waiting: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-    def settle(written: Future[tuple[T, CommitEffects]]) -> None:
-        error = written.exception()
-        if error is None:
-            result, effects = written.result()
-            resolve(waiting, result)
-            assignment.deliver(effects)
-        else:
-            resolve(waiting, error=error)
-            assignment.cancel()
-
-    context.db.begin_write(run, settle, size=size)
-    return await with_db_timeout(waiting)
+    return context.db.write_unpublished(run, assignment.deliver, assignment.cancel, size=size)
 
 
 class DirectAssignment:
@@ -101,7 +85,7 @@ class DirectAssignment:
         self._claimed[bot] = tasks
         return len(tasks)
 
-    def deliver(self, effects: CommitEffects) -> None:
+    def deliver(self, _: object, effects: CommitEffects) -> None:
         """Deliver the claims, on the event loop, after the commit; cancel the reservations of bots that got none."""
         for bot in self._reserved:
             tasks = self._claimed.get(bot)

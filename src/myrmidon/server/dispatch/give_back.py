@@ -23,7 +23,7 @@ async def give_back(context: ServerContext, bot: ConnectedBot, *, after: int, be
 
 def begin_give_back(context: ServerContext, bot: ConnectedBot, *, after: int, before: int) -> None:
     """As `give_back`, without waiting for it: the handler of the poll may have been cancelled."""
-    context.db.start_write(_give_back(context, bot, after=after, before=before))
+    context.db.write(_give_back(context, bot, after=after, before=before))
 
 
 def _give_back(context: ServerContext, bot: ConnectedBot, *, after: int, before: int) -> Callable[[Tx], None]:

@@ -29,11 +29,6 @@ class CommitEffects(Struct):
     enqueued_tasks: set[int] = set()
     """The tasks that ``enqueued`` counts."""
 
-    def enqueue(self, queue: int, task_id: int) -> None:
-        """Count a row that the transaction has added to task_to_run."""
-        self.enqueued[queue] = self.enqueued.get(queue, 0) + 1
-        self.enqueued_tasks.add(task_id)
-
     def claim(self, queue: int, task_id: int) -> None:
         """Count a row no more that the transaction has added and claims itself: nobody is to be woken for it."""
         if task_id in self.enqueued_tasks:

@@ -4,24 +4,27 @@ The writer thread takes the writes that have arrived meanwhile, runs each in its
 write that fails does not affect the others. Results are delivered after the commit. If the group as a whole fails, each
 of its writes is run again in its own transaction.
 
-Small writes are run first (write_queue.py), and bulk writes are committed alone, so that a call about one task hardly
-waits for a large graph.
+Small writes are run before large ones, each kind in the order of arrival. A call about one task changes a few rows in
+less than a millisecond, a chunk of a large graph changes hundreds; in one line, each small write would wait for all
+large ones before it. Here it waits for at most one of them, and bulk writes are committed alone. Large writes are never
+starved: one is run whenever small ones have taken ``SMALL_TURN_S`` since the last.
 
 Not used on PostgreSQL and MariaDB: there a deadlock rolls back the whole transaction, not one savepoint.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from myrmidon.model.errors import StoreError, StoreFull, StoreUnavailable
 from myrmidon.model.ids import Micros
 from myrmidon.store.engine.db import Db, Tx
-from myrmidon.store.engine.write_queue import BULK, Write, WriteQueue
 
 T = TypeVar("T")
 
@@ -32,6 +35,101 @@ GROUP_S = 0.003
 Where a commit takes long, a group may take twice as long as the last commit: else the disk would set the pace of short
 writes.
 """
+SMALL = 8
+"""How many tasks a small write changes at most: it takes about a millisecond."""
+BULK = 50
+"""How many tasks a write changes that is committed alone: others would wait longer for it than for a commit."""
+SMALL_TURN_S = 0.01
+"""How long small writes are run while a large one waits: about as long as two or three large ones take."""
+
+
+class Write(Generic[T]):
+    """A queued function, and the future of its result. ``size`` is about how many tasks it changes."""
+
+    __slots__ = ("error", "fn", "future", "is_bulk", "is_small", "result")
+
+    def __init__(self, fn: Callable[[Tx], T], size: int) -> None:
+        self.fn = fn
+        self.future: Future[T] = Future()
+        self.is_small = size <= SMALL
+        self.is_bulk = size >= BULK
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def run_in(self, tx: Tx) -> None:
+        """Run in a savepoint, and keep the result or the error. Only an error that ends the transaction is raised."""
+        self.error = None
+        try:
+            self.result = tx.savepoint(self.fn)
+        except Exception as error:
+            if tx.ends_transaction(error):
+                raise
+            self.error = error
+
+    def resolve(self) -> None:
+        """Deliver the result or the error, after the commit."""
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class WriteQueue:
+    """The writes that wait, small and large ones.
+
+    Any thread may call ``put`` and ``close``; all else belongs to the thread that runs the writes.
+    """
+
+    def __init__(self) -> None:
+        self._arrived: SimpleQueue[Write[Any] | None] = SimpleQueue()
+        self.put = self._arrived.put
+        self._small: deque[Write[Any]] = deque()
+        self._large: deque[Write[Any]] = deque()
+        self._small_s = 0.0
+        """How long small writes have been run since the last large one."""
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Let ``take`` stop waiting after the last write. Nothing may be put any more."""
+        self._arrived.put(None)
+
+    def __len__(self) -> int:
+        """How many writes wait that the thread has received so far."""
+        return len(self._small) + len(self._large)
+
+    def take(self, *, wait: bool = False, to_join: bool = False) -> Write[Any] | None:
+        """Take the write that is next; None if none waits, or if it cannot join a group and must do so.
+
+        With ``wait`` as soon as there is one; None after the last one. Writes whose futures were cancelled are left
+        out.
+        """
+        while True:
+            block = wait and not (self._small or self._large)
+            while not self._is_closed:
+                try:
+                    arrived = self._arrived.get(block)
+                except Empty:
+                    break
+                if arrived is None:
+                    self._is_closed = True
+                    break
+                (self._small if arrived.is_small else self._large).append(arrived)
+                block = False
+            is_turn_of_large = self._large and (self._small_s > SMALL_TURN_S or not self._small)
+            waiting = self._large if is_turn_of_large else self._small
+            if not waiting:
+                if wait and not self._is_closed:
+                    continue
+                return None
+            if to_join and waiting[0].is_bulk:
+                return None
+            write = waiting.popleft()
+            if write.future.set_running_or_notify_cancel():
+                return write
+
+    def record_run(self, write: Write[Any], seconds: float) -> None:
+        """Record how long a write was run, so that large ones get their turn."""
+        self._small_s = self._small_s + seconds if write.is_small else 0.0
 
 
 class GroupCommit:
@@ -84,14 +182,15 @@ class GroupCommit:
             self._thread.join()
 
     def _run(self) -> None:
-        while (write := self._queue.wait()) is not None:
+        while (write := self._queue.take(wait=True)) is not None:
             self._commit(write)
 
     def _commit(self, first: Write[Any]) -> None:
         """Run a write, and others together with it: at most as many as wait now."""
         num_writes = 1 if first.is_bulk else min(1 + len(self._queue), MAX_GROUP_SIZE)
         if num_writes == 1:
-            self._count_commit(1)
+            if self._on_commit:
+                self._on_commit(1)
             self._run_alone(first)
             return
         last: Tx | None = None
@@ -114,7 +213,8 @@ class GroupCommit:
             self._fail(run or [first], error, final=committed or not _may_succeed_alone(error))
         else:
             self._commit_s = perf_counter() - ran_at
-            self._count_commit(len(run))
+            if self._on_commit:
+                self._on_commit(len(run))
             for write in run:
                 write.resolve()
 
@@ -141,10 +241,6 @@ class GroupCommit:
             ended = perf_counter()
             self._queue.record_run(write, ended - began)
         return ended
-
-    def _count_commit(self, num_writes: int) -> None:
-        if self._on_commit:
-            self._on_commit(num_writes)
 
     def _fail(self, group: list[Write[Any]], error: BaseException, *, final: bool) -> None:
         for write in group:

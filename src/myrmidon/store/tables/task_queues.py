@@ -43,6 +43,7 @@ _COLUMNS = """d.id, d.hash, d.probe, d.resource_group_id, d.pool, d.dimensions, 
     p.task_order, p.ageing"""
 _WITH_POOL = "task_dimensions d LEFT JOIN pools p ON p.name = d.pool"
 _QUEUES = Insert("task_dimensions", "id, hash, probe, resource_group_id, pool, dimensions, shared, created_at, used_at")
+_DEFAULT_ORDER = Order()
 BY_HASH = f"""
     SELECT {_COLUMNS} FROM {_WITH_POOL}
      WHERE d.resource_group_id = :resource_group AND d.hash {{in_text:hashes}} ORDER BY d.hash, d.probe
@@ -51,13 +52,11 @@ BY_HASH = f"""
 
 def find(tx: Tx, resource_group_id: int, hashes: Sequence[str]) -> list[Queue]:
     """Queues with these hashes; the caller compares the full sets."""
-    return [_queue(row) for row in tx.all(BY_HASH, resource_group=resource_group_id, hashes=hashes)]
+    return list(map(_queue, tx.all(BY_HASH, resource_group=resource_group_id, hashes=hashes)))
 
 
 def _queue(row: Row) -> Queue:
-    *columns, task_order, ageing = row
-    order = Order(task_order, ageing) if task_order is not None else Order()
-    return Queue(*(*columns, order))
+    return Queue(*(*row[:8], Order(row[8], row[9]) if row[8] is not None else _DEFAULT_ORDER))
 
 
 def insert(tx: Tx, queue: Queue) -> bool:

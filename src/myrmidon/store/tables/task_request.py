@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from myrmidon.model.ids import Micros
 from myrmidon.model.task_request import NO_COMMAND_JSON, is_terminate_task
 from myrmidon.store.engine.db import LostRace, Tx
-from myrmidon.store.engine.sql import Insert, RowDelete
+from myrmidon.store.engine.sql import Insert, Row, RowDelete
 
 
 class RequestRow(Struct, frozen=True, gc=False):
@@ -66,7 +66,6 @@ class SliceRow(Struct, frozen=True, gc=False):
 
 _COLUMNS = ", ".join(RequestRow.__struct_fields__)
 _REQUESTS = Insert("task_requests", _COLUMNS)
-_EXTERNAL_ID = RequestRow.__struct_fields__.index("external_id")
 _SLICE_COLUMNS = ", ".join(SliceRow.__struct_fields__)
 _SLICES = Insert("task_slices", _SLICE_COLUMNS)
 _SECRETS = Insert("secret_bytes", "task_id, secret_bytes")
@@ -74,20 +73,21 @@ _STDIN = Insert("task_stdin", "task_id, content")
 _TAGS = Insert("task_tags", "tag, task_id")
 
 
-def insert(tx: Tx, rows: Sequence[tuple[object, ...]]) -> None:
-    """Store requests, given as tuples in the order of ``RequestRow``.
+def insert(tx: Tx, requests: Sequence[RequestRow], slices: Sequence[SliceRow], tags: Sequence[tuple[str, int]]) -> None:
+    """Store requests with their slices and tags.
 
     The caller has checked that their external ids are free; LostRace when one was taken meanwhile.
     """
-    named = [row for row in rows if row[_EXTERNAL_ID] is not None]
-    tx.insert(_REQUESTS, [row for row in rows if row[_EXTERNAL_ID] is None] if named else rows)
+    plain: list[Row] = []
+    named: list[Row] = []
+    for request in requests:
+        (plain if request.external_id is None else named).append(structs.astuple(request))
+    if plain:
+        tx.insert(_REQUESTS, plain)
     if named and tx.insert_new(_REQUESTS, named) != len(named):
         raise LostRace("an external id was taken")
-
-
-def insert_slices(tx: Tx, rows: Sequence[tuple[object, ...]]) -> None:
-    """Store slices, given as tuples in the order of ``SliceRow``."""
-    tx.insert(_SLICES, rows)
+    tx.insert(_SLICES, list(map(structs.astuple, slices)))
+    tx.insert(_TAGS, tags)
 
 
 def insert_secrets(tx: Tx, rows: Sequence[tuple[int, bytes]]) -> None:
@@ -96,10 +96,6 @@ def insert_secrets(tx: Tx, rows: Sequence[tuple[int, bytes]]) -> None:
 
 def insert_stdin(tx: Tx, rows: Sequence[tuple[int, bytes]]) -> None:
     tx.insert(_STDIN, rows)
-
-
-def insert_tags(tx: Tx, rows: Sequence[tuple[str, int]]) -> None:
-    tx.insert(_TAGS, rows)
 
 
 READ = f"SELECT {_COLUMNS} FROM task_requests WHERE id {{in:ids}} ORDER BY id"

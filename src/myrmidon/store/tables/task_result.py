@@ -72,10 +72,13 @@ def groups_of(tx: Tx, ids: Sequence[int]) -> dict[int, int]:
 
 def insert(tx: Tx, tasks: Sequence[TaskResult]) -> None:
     """Add tasks, with their first event."""
+    rows, events = [], []
     for task in tasks:
         task.seq = 1
-    tx.insert(_ROWS, [structs.astuple(task) for task in tasks])
-    outbox.write(tx, [_event(task) for task in tasks])
+        rows.append(structs.astuple(task))
+        events.append(_event(task))
+    tx.insert(_ROWS, rows)
+    outbox.write(tx, events)
 
 
 def insert_staged(tx: Tx, tasks: Sequence[TaskResult]) -> None:

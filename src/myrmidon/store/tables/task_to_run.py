@@ -19,9 +19,11 @@ _ROWS = Insert("task_to_run", _COLUMNS)
 
 def insert(tx: Tx, rows: Sequence[TaskToRun]) -> None:
     """Add rows, and count them by queue in ``tx.effects``."""
-    tx.insert(_ROWS, [structs.astuple(row) for row in rows])
+    tx.insert(_ROWS, list(map(structs.astuple, rows)))
+    effects = tx.effects
     for row in rows:
-        tx.effects.enqueue(row.queue, row.task_id)
+        effects.enqueued[row.queue] = effects.enqueued.get(row.queue, 0) + 1
+        effects.enqueued_tasks.add(row.task_id)
 
 
 # The subquery reads the first index entry of a queue, however deep the queue is. With a join instead, MariaDB

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from myrmidon.server.clock import Clock, boot_time, wall_time
+from myrmidon.server.clock import Clock, boot_time_ns, wall_time
 from tests.conftest import START
 
 SECOND = 1_000_000
@@ -22,8 +22,8 @@ class Machine:
     wall_error: float = 0
     database_error: float | None = None
 
-    def boot(self) -> int:
-        return round(self.passed * SECOND)
+    def boot_ns(self) -> int:
+        return round(self.passed * SECOND) * 1000
 
     def wall(self) -> int:
         return START + round((self.passed + self.wall_error) * SECOND)
@@ -38,7 +38,9 @@ class Timed:
 
     def __init__(self, settle: int = HOUR, **given: float) -> None:
         self.machine = Machine(**given)
-        self.clock = Clock(max_skew=2 * SECOND, settle=settle * SECOND, wall=self.machine.wall, boot=self.machine.boot)
+        self.clock = Clock(
+            max_skew=2 * SECOND, settle=settle * SECOND, wall=self.machine.wall, boot_ns=self.machine.boot_ns
+        )
 
     def let_pass(self, seconds: float) -> None:
         end = self.machine.passed + seconds
@@ -153,5 +155,5 @@ def test_the_time_that_a_database_told_counts_for_the_middle_of_the_call():
 
 
 def test_the_real_clocks_go_on():
-    assert boot_time() <= boot_time()
+    assert boot_time_ns() <= boot_time_ns()
     assert abs(Clock(max_skew=0, settle=0)() - wall_time()) < HOUR * SECOND

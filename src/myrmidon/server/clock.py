@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from myrmidon.model.ids import Micros
 from myrmidon.scheduler.policy import SECOND
@@ -24,9 +25,8 @@ def wall_time() -> Micros:
     return time.time_ns() // 1000
 
 
-def boot_time() -> Micros:
-    """Microseconds of a clock that cannot be set, and that goes on while the machine is suspended."""
-    return time.clock_gettime_ns(_BOOT_CLOCK) // 1000
+boot_time_ns: Callable[[], int] = partial(time.clock_gettime_ns, _BOOT_CLOCK)
+"""Nanoseconds of a clock that cannot be set, and that goes on while the machine is suspended."""
 
 
 class Clock:
@@ -38,25 +38,29 @@ class Clock:
         max_skew: Micros,
         settle: Micros,
         wall: Callable[[], Micros] = wall_time,
-        boot: Callable[[], Micros] = boot_time,
+        boot_ns: Callable[[], int] = boot_time_ns,
     ) -> None:
         self._max_skew = max_skew
         self._settle = settle
         """How long a step must last before this clock follows it."""
         self._wall = wall
-        self._boot = boot
-        self._offset = wall() - boot()
+        self._boot_ns = boot_ns
+        self._offset = wall() - self.boot()
         self._step: Micros | None = None
         """The offset of a wall clock that was set to another time; None while it agrees with this clock."""
         self._step_since: Micros = 0
         """When the step was first seen, by the boot clock."""
 
     def __call__(self) -> Micros:
-        return self._boot() + self._offset
+        return self._boot_ns() // 1000 + self._offset
+
+    def boot(self) -> Micros:
+        """The boot clock."""
+        return self._boot_ns() // 1000
 
     def offset_of(self, time_read: Micros, began: Micros) -> Micros:
         """How far another clock is ahead of the boot clock; it was read between ``began`` (boot clock) and now."""
-        return time_read - (began + self._boot()) // 2
+        return time_read - (began + self.boot()) // 2
 
     def compare(self, database_offset: Micros | None = None) -> Micros:
         """Compare with the wall clock and the database's; returns the time by the reference.
@@ -65,7 +69,7 @@ class Clock:
         corrected at once, so that this clock follows a time service. A step is followed when it has lasted for
         ``settle``, and only if the wall clock and the database's agree on it.
         """
-        boot = self._boot()
+        boot = self.boot()
         wall_offset = self._wall() - boot
         reference = wall_offset if database_offset is None else database_offset
         if abs(wall_offset - reference) > self._max_skew:
@@ -88,4 +92,4 @@ class Clock:
         """The remaining time until a step of the wall clock is followed; None if there is none to follow."""
         if self._step is None:
             return None
-        return max(0, self._step_since + self._settle - self._boot())
+        return max(0, self._step_since + self._settle - self.boot())

@@ -22,7 +22,7 @@ from myrmidon.scheduler import resource_groups, servers
 from myrmidon.scheduler.policy import Rules
 from myrmidon.scheduler.pools import set_pool_order
 from myrmidon.scheduler.sweep_effects import count_no_resource
-from myrmidon.server.clock import SETTLE_WITH_DATABASE, Clock, boot_time, wall_time
+from myrmidon.server.clock import SETTLE_WITH_DATABASE, Clock, wall_time
 from myrmidon.server.config.config_folder import NO_CONFIG, FleetConfig, check_folder
 from myrmidon.server.database import AsyncDatabase, Executor, SchedulingDatabase
 from myrmidon.server.file_store import FileStore, open_file_store
@@ -139,7 +139,7 @@ class ServerContext:
         """Compare the clocks; returns how far this server's time is ahead of the reference (see Clock.compare)."""
         offset = None
         if self.db.engine.dialect is not Dialect.SQLITE:
-            began = boot_time()
+            began = self.clock.boot()
             offset = self.clock.offset_of(await self.db.run_in_thread(self.db.engine.clock), began)
         self.state.clock_skew = self.now() - self.clock.compare(offset)
         return self.state.clock_skew

@@ -20,11 +20,11 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from myrmidon.model.errors import MyrmidonError, NotFound
-from myrmidon.server.asgi.caller_limits import CallerLimits
 from myrmidon.server.asgi.decoding import read_headers
 from myrmidon.server.asgi.endpoint import JSON, Endpoint, cors_headers, encode_json
 from myrmidon.server.asgi.errors import error_body, style_of
-from myrmidon.server.asgi.sending import is_closing, send_response
+from myrmidon.server.asgi.protocol import is_closing, send_response
+from myrmidon.server.asgi.request_bodies import CallerLimits
 from myrmidon.server.auth.authenticator import Authenticator
 from myrmidon.server.calls import Route, Style
 from myrmidon.server.context import ServerContext
@@ -72,7 +72,7 @@ class App:
 
     def request_id(self, proposed: str) -> str:
         """The caller's own id where it is harmless, so that its log and ours can be matched; else a new one."""
-        if _REQUEST_ID.fullmatch(proposed):
+        if proposed and _REQUEST_ID.fullmatch(proposed):
             return proposed
         return f"{self._request_prefix}-{next(self._request_numbers):x}"
 

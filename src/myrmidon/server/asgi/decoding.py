@@ -36,13 +36,11 @@ _KINDS = {
 
 def read_headers(lines: list[tuple[bytes, bytes]]) -> dict[str, str]:
     """Headers by name; the values of a repeated header are joined with commas."""
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in lines}
-    if len(headers) == len(lines):
-        return headers
-    values: dict[str, list[str]] = {}
-    for name, value in lines:
-        values.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
-    return {name: ",".join(parts) for name, parts in values.items()}
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in lines:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]},{value}" if name in headers else value
+    return headers
 
 
 def parse_query(query: bytes) -> dict[str, list[str]]:

@@ -31,11 +31,10 @@ from myrmidon.model.errors import (
 )
 from myrmidon.model.ids import show_run
 from myrmidon.scheduler.idempotency import check_key
-from myrmidon.server.asgi.caller_limits import CallerLimits, Limit
-from myrmidon.server.asgi.decoding import parse_query, query_decoder, read_headers
+from myrmidon.server.asgi.decoding import body_decoder, parse_query, query_decoder, read_headers
 from myrmidon.server.asgi.errors import error_body
-from myrmidon.server.asgi.request_bodies import RequestBodies
-from myrmidon.server.asgi.sending import Disconnected, send_response
+from myrmidon.server.asgi.protocol import Disconnected, send_response
+from myrmidon.server.asgi.request_bodies import CallerLimits, Limit, RequestBodies
 from myrmidon.server.auth.authenticator import Authenticator
 from myrmidon.server.auth.cookies import session_of
 from myrmidon.server.auth.hawk import SignedCall, is_hawk
@@ -43,6 +42,7 @@ from myrmidon.server.auth.origins import check_is_json, csrf_token
 from myrmidon.server.calls import BOTS, INTRODUCERS, NOBODY, Answer, Call, Identity, Role, Route, StreamedBody, Style
 from myrmidon.server.context import ServerContext
 from myrmidon.server.database import Purpose, purpose
+from myrmidon.server.large_documents import LARGE_BYTES
 
 log = structlog.get_logger("server")
 
@@ -71,22 +71,47 @@ class Endpoint:
         self._request_id = request_id
         self._limits = limits
         self._bodies = RequestBodies(context, route, limits)
-        self._purpose = _purpose(route)
+        self._decode_body = body_decoder(route)
         self._decode_query = query_decoder(route.query, tolerant=route.style is not Style.OURS)
+        self._purpose = _purpose(route)
+        self._takes_cookie = route.takes_cookie
+        self._is_public = Role.NOBODY in route.who and not route.asks_who
+        self._fields: Headers = [(b"content-type", route.media.encode()), *SECURITY_HEADERS]
+        self._timers: dict[int, Callable[[float], None]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = self._route
+        """Answer one call; every error becomes a response.
+
+        The call counts as load only until its response is made, and not while its body arrives: clients that send or
+        read slowly must not block others. ``held`` is what it takes up of its caller's limits, until the response is
+        sent.
+        """
+        context, route = self._context, self._route
         purpose.set(self._purpose)
         started = time.perf_counter()
         headers = read_headers(scope["headers"])
         request_id = self._request_id(headers.get("x-request-id", ""))
+        counts = not route.waits
         try:
             with ExitStack() as held:
-                status, fields, body = await self._respond(scope, receive, headers, request_id, held)
+                context.state.num_calls += counts
+                try:
+                    call = await self._admit(scope, receive, headers, request_id, held)
+                    try:
+                        status, fields, body = self._build_response(await route.call(context, call))
+                    finally:
+                        if isinstance(call.body, StreamedBody):
+                            await call.body.close()
+                except Disconnected:
+                    raise
+                except Exception as error:  # noqa: BLE001 - logged under the request id that the caller gets
+                    status, fields, body = self._build_error(error, request_id, scope.get("identity", NOBODY))
+                finally:
+                    context.state.num_calls -= counts
                 fields.append((b"x-request-id", request_id.encode()))
                 if route.style not in (Style.OURS, Style.PAGE):
                     fields += cors_headers(self._authenticator, headers.get("origin", ""))
-                await send_response(scope, send, status, fields, body, self._context.settings.body_timeout_s)
+                await send_response(scope, send, status, fields, body, context.settings.body_timeout_s)
         except Disconnected:
             return
         except asyncio.CancelledError:
@@ -95,75 +120,48 @@ class Endpoint:
             raise
         self._record(status, time.perf_counter() - started, request_id, scope.get("identity"))
 
-    async def _respond(
-        self, scope: Scope, receive: Receive, headers: Mapping[str, str], request_id: str, held: ExitStack
-    ) -> tuple[int, Headers, Any]:
-        """Status, headers and body; every error becomes a response.
-
-        ``held`` is what the call takes up of its caller's limits, until the response is sent.
-        The call counts as load only until then, and not while its body arrives: clients that send or read slowly must
-        not block others.
-        """
-        context, counts = self._context, not self._route.waits
-        context.state.num_calls += counts
-        try:
-            call = await self._admit(scope, receive, headers, request_id, held)
-            try:
-                return self._build_response(await self._route.call(context, call))
-            finally:
-                if isinstance(call.body, StreamedBody):
-                    await call.body.close()
-        except Disconnected:
-            raise
-        except Exception as error:  # noqa: BLE001 - logged under the request id that the caller gets
-            return self._build_error(error, request_id, scope.get("identity", NOBODY))
-        finally:
-            context.state.num_calls -= counts
-
     async def _admit(
         self, scope: Scope, receive: Receive, headers: Mapping[str, str], request_id: str, held: ExitStack
     ) -> Call:
         """Check everything that must hold before a handler sees the call, and decode it."""
         context, authenticator, route = self._context, self._authenticator, self._route
         now = context.now()
-        authenticator.origins.check_host(headers.get("host", ""), headers.get("origin", ""), mutates=route.mutates)
-        client = scope.get("client")
-        address = authenticator.address_of(client[0] if client else "", headers.get("x-forwarded-for"))
-        query = parse_query(scope["query_string"])
+        address = self._check_address(scope, headers)
+        query = parse_query(scope["query_string"]) if scope["query_string"] else {}
         params = scope.get("path_params") or {}
         if params and any("\x00" in value for value in params.values()):
             raise NotFound("page", "with NUL in its name")
         bearer, cookie, signed = self._credentials(scope, headers, query, address)
         # Public routes are not authenticated: health must be answered without the database.
-        if Role.NOBODY in route.who and not route.asks_who:
+        if self._is_public:
             identity = NOBODY
         elif signed is not None:
             identity = await authenticator.identify_signed(signed, address, now)
         else:
-            identity = await authenticator.identify(bearer, address, cookie, now)
+            known = authenticator.recognize(bearer, now) if bearer else None
+            identity = known or await authenticator.identify(bearer, address, cookie, now)
         scope["identity"] = identity
         if identity.role not in route.who:
             raise _not_allowed(identity, route)
-        self._check_page(identity, headers)
+        if route.from_page or (identity.session and route.mutates):
+            self._check_page(identity, headers)
         self._check_load()
         key = headers.get("idempotency-key")
         if key is not None:
             check_key(key)
-        caller = identity.key if identity.role is not Role.NOBODY else address
         if route.waits:
-            held.enter_context(self._limits.hold(Limit.WAITS, caller))
-            if route.streams_events:
-                held.enter_context(self._limits.hold(Limit.EVENT_STREAMS, caller))
-            if task := asyncio.current_task():
-                scope["on_disconnect"] = task.cancel  # called by asgi/protocol.py
-                scope["is_authorized"] = partial(authenticator.is_still_valid, identity, bearer, address, cookie)
+            self._hold_wait(scope, held, _caller(identity, address))
+            scope["is_authorized"] = partial(authenticator.is_still_valid, identity, bearer, address, cookie)
         body, data = None, b""
         if route.body is StreamedBody:
-            body = self._bodies.stream(receive, headers, caller)
+            body = self._bodies.stream(receive, headers, _caller(identity, address))
         elif route.body is not None:
-            data = await self._bodies.receive(receive, headers, caller, held)
+            data = await self._bodies.receive(scope, receive, headers, partial(_caller, identity, address), held)
             self._check_load()
-            body = await self._bodies.decode(data)
+            # A large one is decoded on a thread, so that other calls are answered.
+            in_thread = len(data) >= LARGE_BYTES and route.body is not bytes
+            decode = partial(self._decode_body, data)
+            body = await context.db.run_in_thread(decode) if in_thread else decode()
         if signed is not None:
             signed.check_payload(data, headers.get("content-type", ""))
         return Call(
@@ -171,7 +169,7 @@ class Endpoint:
             now=now,
             body=body,
             body_size=len(data),
-            query=self._decode_query(query),
+            query=self._decode_query(query) if route.query is not None else None,
             params=params,
             request_key=key,
             request_id=request_id,
@@ -179,6 +177,24 @@ class Endpoint:
             bearer=bearer,
             headers=headers,
         )
+
+    def _check_address(self, scope: Scope, headers: Mapping[str, str]) -> str:
+        """Check which host a call is meant for and which page has sent it; the address of the client."""
+        authenticator, mutates = self._authenticator, self._route.mutates
+        host, origin = headers.get("host", ""), headers.get("origin", "")
+        if host not in authenticator.origins.known or (origin and mutates):
+            authenticator.origins.check_host(host, origin, mutates=mutates)
+        peer: str = scope["client"][0] if scope.get("client") else ""
+        forwarded = headers.get("x-forwarded-for")
+        return authenticator.address_of(peer, forwarded) if forwarded is not None else peer
+
+    def _hold_wait(self, scope: Scope, held: ExitStack, caller: str) -> None:
+        """Count a call that waits, and let it end when its connection is lost."""
+        held.enter_context(self._limits.hold(Limit.WAITS, caller))
+        if self._route.streams_events:
+            held.enter_context(self._limits.hold(Limit.EVENT_STREAMS, caller))
+        if task := asyncio.current_task():
+            scope["on_disconnect"] = task.cancel  # called by asgi/protocol.py
 
     def _credentials(
         self, scope: Scope, headers: Mapping[str, str], query: Mapping[str, list[str]], address: str
@@ -194,7 +210,7 @@ class Endpoint:
             bearer = query.get("tok", [""])[-1]
         if authorization and route.style is Style.TASKCLUSTER and is_hawk(authorization):
             return bearer, "", self._signed_call(scope, headers, authorization)
-        takes_cookie = route.takes_cookie and "authorization" not in headers
+        takes_cookie = self._takes_cookie and "authorization" not in headers
         return bearer, session_of(self._context.settings, headers, address) if takes_cookie else "", None
 
     def _signed_call(self, scope: Scope, headers: Mapping[str, str], authorization: str) -> SignedCall:
@@ -208,7 +224,7 @@ class Endpoint:
         )
 
     def _check_page(self, identity: Identity, headers: Mapping[str, str]) -> None:
-        """Refuse what another site may have made a browser send."""
+        """Refuse what another site may have made a browser send; for calls from pages, and changes by cookie."""
         route, origins = self._route, self._authenticator.origins
         if route.from_page:
             origins.check_same_origin(headers)
@@ -228,20 +244,23 @@ class Endpoint:
 
     def _build_response(self, result: Any) -> tuple[int, Headers, Any]:
         """Status, headers and body for what a handler returned."""
-        status, extra, body = 200, {}, result
         if isinstance(result, Answer):
-            status, extra, body = result.status, result.headers, result.body
-        fields = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in extra.items()]
+            return self._build_answer(result)
+        if isinstance(result, AsyncIterator):
+            return self._build_answer(Answer(body=result))
+        return 200, self._fields.copy(), result if result is None or isinstance(result, bytes) else encode_json(result)
+
+    def _build_answer(self, answer: Answer) -> tuple[int, Headers, Any]:
+        """As _build_response, for a response with its own status or headers."""
+        body, media = answer.body, self._route.media
+        fields = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items()]
         names = {name for name, _ in fields}
-        media = self._route.media
         if isinstance(body, AsyncIterator):
             media = EVENT_STREAM if media == JSON else media
         elif body is not None and not isinstance(body, bytes):
             body = encode_json(body)
-        if b"content-type" not in names:
-            fields.append((b"content-type", media.encode()))
-        fields += [(name, value) for name, value in SECURITY_HEADERS if name not in names]
-        return status, fields, body
+        usual = [(b"content-type", media.encode()), *SECURITY_HEADERS]
+        return answer.status, fields + [(name, value) for name, value in usual if name not in names], body
 
     def _build_error(self, error: Exception, request_id: str, who: Identity) -> tuple[int, Headers, bytes]:
         """The response for an error. Unexpected errors are logged and reported without details."""
@@ -270,7 +289,10 @@ class Endpoint:
         """Count the call; log changes made by people and everything that failed."""
         route = self._route
         if not route.waits:
-            self._context.metrics.request_done(route.method, route.path, status, seconds)
+            timer = self._timers.get(status)
+            if timer is None:
+                timer = self._timers[status] = self._context.metrics.requests(route.method, route.path, status)
+            timer(seconds)
         by_person = route.mutates and not route.quiet and who is not None and who.role is not Role.BOT
         if by_person or status >= 400:
             # A run has the name of its submitter.
@@ -291,6 +313,11 @@ def _purpose(route: Route) -> Purpose:
     if route.who <= INTRODUCERS | BOTS:
         return Purpose.BOTS
     return Purpose.CHANGES if route.mutates or route.vital else Purpose.QUERIES
+
+
+def _caller(identity: Identity, address: str) -> str:
+    """Whose limits a call counts against."""
+    return identity.key if identity.role is not Role.NOBODY else address
 
 
 def cors_headers(authenticator: Authenticator, origin: str) -> Headers:

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with the limits that it lacks.
+"""Connections: uvicorn's HTTP protocol with the limits that it lacks, and the responses that are sent on it.
 
 Adds a deadline and a size limit for request headers, a deadline for clients that do not read their response, a limit on
 connections, and a callback for long polls whose connection is lost. Drops trailers, the fields after a chunked body.
@@ -7,8 +7,10 @@ connections, and a callback for long polls whose connection is lost. Drops trail
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
+from starlette.types import Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MAX_HEADER_BYTES = 64 << 10
@@ -24,10 +26,11 @@ class ResponseTransport:
     uvicorn writes them one after the other, and each write costs a system call here and a wakeup of the client.
     """
 
-    __slots__ = ("_head", "_transport", "holds_next")
-
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
+        self.is_closing = transport.is_closing
+        self.get_write_buffer_size = transport.get_write_buffer_size
+        self.close = transport.close
         self._head = b""
         self.holds_next = False
         """The next write is a head, and its body follows at once."""
@@ -60,6 +63,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._read_timer: asyncio.TimerHandle | None = None
         self._incomplete_bytes = 0
         """What was received since the request began, or since the last piece of its body."""
+        self._in_head = False
+        """The head of a request is being received."""
         self._too_large = False
         self._current: RequestResponseCycle | None = None
         """The request being answered; uvicorn's ``cycle`` is the last one received, and clients may pipeline."""
@@ -75,8 +80,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the handler of a long poll: nobody is left to receive its response."""
-        self._stop_header_timer()
-        self._stop_read_timer()
+        for timer in (self._header_timer, self._read_timer):
+            if timer is not None:
+                timer.cancel()
         request = self._current
         if request is not None and not request.response_complete:
             request.disconnected = True
@@ -95,16 +101,18 @@ class HttpProtocol(HttpToolsProtocol):
             # The parser delivers only complete fields: a header or trailer that never ends is noticed here.
             self._too_large = True
             self.send_400_response("")
-        elif self._header_timer is None and self.timeout_keep_alive_task is None and self._is_idle():
+        elif self._header_timer is None and (
             # Empty lines or the rest of an ignored body ended the keep-alive timer without starting a request.
+            self._in_head
+            or (self.timeout_keep_alive_task is None and self.cycle is not None and self.cycle.response_complete)
+        ):
             self._start_header_timer()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
         self._incomplete_bytes = 0
-        if self._header_timer is None:
-            self._start_header_timer()
+        self._in_head = True
 
     def on_headers_complete(self) -> None:
         """Check the size of the head, and begin the request.
@@ -112,12 +120,16 @@ class HttpProtocol(HttpToolsProtocol):
         Trailers, the fields after a chunked body, then arrive in a list that nobody reads: proxies check and replace
         headers only, so a trailer could be forged.
         """
-        fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in self.headers)
+        fields = len(b": \r\n") * len(self.headers)
+        for name, value in self.headers:
+            fields += len(name) + len(value)
         line = len(self.parser.get_method()) + len(self.url) + len(b"  HTTP/1.1\r\n\r\n")
         if line + fields > MAX_HEADER_BYTES:
             self._too_large = True
             raise ValueError("headers too large")  # ends the parsing; uvicorn then calls send_400_response
-        self._stop_header_timer()
+        self._in_head = False
+        if self._header_timer is not None:
+            self._stop_header_timer()
         super().on_headers_complete()
         self.headers = []
         if not self.pipeline:
@@ -137,9 +149,6 @@ class HttpProtocol(HttpToolsProtocol):
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
 
-    def _is_idle(self) -> bool:
-        return self.cycle is not None and self.cycle.response_complete
-
     def _start_header_timer(self) -> None:
         self._header_timer = self.loop.call_later(self.header_timeout_s, self._on_header_timeout)
 
@@ -151,6 +160,11 @@ class HttpProtocol(HttpToolsProtocol):
     def _on_header_timeout(self) -> None:
         self._header_timer = None
         self.timeout_keep_alive_handler()
+
+    def has_received(self, scope: Scope) -> bool:
+        """Whether the whole request with this scope is here, as small ones are that came in one piece."""
+        request = self._current
+        return request is not None and request.scope is scope and not request.more_body
 
     # ------------------------------------------------ sending
 
@@ -194,3 +208,64 @@ class HttpProtocol(HttpToolsProtocol):
         if self._read_timer is not None:
             self._read_timer.cancel()
             self._read_timer = None
+
+
+# ---------------------------------------------------------------- responses
+
+
+class Disconnected(Exception):
+    """The client has closed the connection or has stopped reading: no response can be sent."""
+
+
+async def send_response(
+    scope: Scope, send: Send, status: int, headers: list[tuple[bytes, bytes]], body: Any, read_timeout_s: float
+) -> None:
+    """Send bytes, or the pieces of an async iterator as they come."""
+    if isinstance(body, AsyncIterator):
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await _send_stream(scope, send, body, read_timeout_s)
+        return
+    body = body or b""
+    headers.append((b"content-length", str(len(body)).encode()))
+    connection = scope.get("connection")  # an HttpProtocol; tests have none
+    if connection is not None and scope["method"] != "HEAD":
+        connection.hold_head()
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _send_stream(scope: Scope, send: Send, body: AsyncIterator[bytes], read_timeout_s: float) -> None:
+    """Send pieces until the stream ends, the client stops reading, or its token is no longer valid.
+
+    An idle stream yields a keep-alive every few seconds, so both are noticed there too.
+    """
+    is_authorized = scope.get("is_authorized")  # only of routes that wait: others end by themselves
+    try:
+        async for piece in body:
+            if is_authorized is not None and not await is_authorized():
+                break
+            try:
+                async with asyncio.timeout(read_timeout_s):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+            except TimeoutError:
+                await _abort(scope)
+                raise Disconnected from None
+        await send({"type": "http.response.body", "body": b""})
+    finally:
+        close = getattr(body, "aclose", None)
+        if close is not None:
+            await close()
+
+
+async def _abort(scope: Scope) -> None:
+    """Close a connection whose client has stopped reading."""
+    connection = scope.get("connection")
+    if connection is not None:
+        connection.transport.abort()
+        await asyncio.sleep(0)  # the protocol's connection_lost runs in the next iteration of the event loop
+
+
+def is_closing(scope: Scope) -> bool:
+    """Whether the transport of this connection is being closed."""
+    connection = scope.get("connection")
+    return connection is not None and connection.transport.is_closing()

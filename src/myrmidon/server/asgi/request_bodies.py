@@ -1,23 +1,26 @@
-"""Receives the bodies of one route: their size, their pace, what their callers may have in memory, and decoding."""
+"""Receives the bodies of one route: their size, their pace, what their callers may have in memory, and decoding.
+
+Bodies that arrive and calls that wait use memory and a connection for as long as their client likes, and each event
+wakes every event stream. So what the calls of one caller may take up of a server at the same time is limited; the
+limits are per caller, so that one of them does not block the others.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import ExitStack
-from functools import partial
-from typing import Any
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
 
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
-from myrmidon.model.errors import InvalidRequest, Problem, TooLarge, TooSlow
-from myrmidon.server.asgi.caller_limits import CallerLimits, Limit
-from myrmidon.server.asgi.decoding import body_decoder
-from myrmidon.server.asgi.sending import Disconnected
+from myrmidon.model.errors import InvalidRequest, Overloaded, Problem, TooLarge, TooSlow
+from myrmidon.server.asgi.protocol import Disconnected
 from myrmidon.server.calls import Route, StreamedBody, Style
 from myrmidon.server.context import ServerContext
-from myrmidon.server.large_documents import LARGE_BYTES
+from myrmidon.server.settings import Settings
 
 MIN_BODY_BYTES_PER_S = 64 << 10
 ZLIB = "application/json-zlib"
@@ -25,43 +28,88 @@ SMALL_BODY = 64 << 10
 """The number of bodies limits the memory for those up to this size."""
 
 
+class Limit(StrEnum):
+    """What is limited; the values are names of settings."""
+
+    BODIES = "most_bodies"
+    BODY_BYTES = "most_body_bytes"
+    WAITS = "most_waits"
+    EVENT_STREAMS = "most_event_streams"
+
+
+_TOLD = {
+    Limit.BODIES: "request bodies of this caller are arriving already. Send fewer at a time.",
+    Limit.BODY_BYTES: "bytes are the most that request bodies of this caller may have together. Send fewer at a time.",
+    Limit.WAITS: "calls of this caller are waiting already. Wait for many tasks in one call, or use another token.",
+    Limit.EVENT_STREAMS: "event streams of this caller are open already. Close some, share one, or use another token.",
+}
+
+
+class CallerLimits:
+    """What the callers of one server take up."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._most = {limit: getattr(settings, limit) for limit in Limit}
+        self._used: Counter[tuple[Limit, str]] = Counter()
+
+    @contextmanager
+    def hold(self, limit: Limit, caller: str, number: int = 1) -> Iterator[None]:
+        """Count something of a caller until the block ends; Overloaded if that would be too much."""
+        key = limit, caller
+        if self._used[key] + number > self._most[limit]:
+            raise Overloaded(f"{self._most[limit]} {_TOLD[limit]}", advice="")
+        self._used[key] += number
+        try:
+            yield
+        finally:
+            self._used[key] -= number
+            if not self._used[key]:
+                del self._used[key]
+
+
 class RequestBodies:
-    """Receives and decodes the bodies of one route."""
+    """Receives the bodies of one route."""
 
     def __init__(self, context: ServerContext, route: Route, limits: CallerLimits) -> None:
         self._context = context
         self._route = route
         self._limits = limits
-        self._decode = body_decoder(route)
         settings = context.settings
         is_large = route.body_limit > (1 << 20)
         limit = min(route.body_limit, settings.large_body_limit if is_large else settings.body_limit)
         self._limit = limit + route.extra_body
 
-    async def receive(self, receive: Receive, headers: Mapping[str, str], caller: str, held: ExitStack) -> bytes:
+    async def receive(
+        self, scope: Scope, receive: Receive, headers: Mapping[str, str], caller: Callable[[], str], held: ExitStack
+    ) -> bytes:
         """The whole body; TooLarge beyond the limit, TooSlow when it arrives below the minimum rate.
 
-        What a large one takes up of its caller's limits is added to ``held``.
+        What a large one takes up of its caller's limits is added to ``held``. ``caller`` is not called for a small one
+        that is here already, which takes up nothing more.
         """
         size = self._announced(headers)
-        if size > SMALL_BODY:
-            held.enter_context(self._limits.hold(Limit.BODY_BYTES, caller, size))
-        pieces = [piece async for piece in self._pieces(receive, caller)]
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        connection = scope.get("connection")
+        if size <= SMALL_BODY and connection is not None and connection.has_received(scope):
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            data: bytes = message["body"]
+        else:
+            data = await self._receive_slowly(receive, caller(), size, held)
         if self._route.style is not Style.OURS and headers.get("content-type", "").startswith(ZLIB):
             return self._decompress(data)
         return data
+
+    async def _receive_slowly(self, receive: Receive, caller: str, size: int, held: ExitStack) -> bytes:
+        if size > SMALL_BODY:
+            held.enter_context(self._limits.hold(Limit.BODY_BYTES, caller, size))
+        pieces = [piece async for piece in self._pieces(receive, caller)]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def stream(self, receive: Receive, headers: Mapping[str, str], caller: str) -> StreamedBody:
         """A body that its handler receives."""
         self._announced(headers)
         return StreamedBody(self._pieces(receive, caller))
-
-    async def decode(self, data: bytes) -> Any:
-        """The body as the route's struct; a large one is decoded on a thread, so that other calls are answered."""
-        if len(data) < LARGE_BYTES or self._route.body is bytes:
-            return self._decode(data)
-        return await self._context.db.run_in_thread(partial(self._decode, data))
 
     def _announced(self, headers: Mapping[str, str]) -> int:
         """The size of the body that a call announces, else the largest that it could have."""

@@ -224,6 +224,24 @@ class Authenticator:
         address = parse_address(text)
         return address is not None and any(address in network for network in self._proxies)
 
+    def recognize(self, bearer: str, now: Micros) -> Identity | None:
+        """The owner of a token or a bot's credential as far as it is known in memory; else ``identify`` must be asked.
+
+        The bots in memory are as the database has them: a change on this server shows at once, one on another server
+        within about a second (``recheck_changed_bots``).
+        """
+        if not bearer.startswith("myb_"):
+            cached = self._cache.get(hashlib.sha256(bearer.encode()).digest())
+            return cached.identity if cached is not None and cached.valid_until > now else None
+        try:
+            bot_id, epoch = _verified(self._context.keys.bot, bearer)
+        except ValueError:
+            return None
+        bot = self._context.hub.bots.get(bot_id)
+        if bot is None or bot.outdated or bot.epoch != epoch:
+            return None
+        return Identity(bot_id, Role.BOT, None, bot_id, epoch=epoch)
+
     async def identify(self, bearer: str, address: str, cookie: str, now: Micros) -> Identity:
         """The owner of a token, else that of a session's cookie, else the identity of the address.
 
@@ -231,6 +249,8 @@ class Authenticator:
         """
         if not bearer:
             return await self._by_session(cookie, now) if cookie else self._by_address(address)
+        if (known := self.recognize(bearer, now)) is not None:
+            return known
         if bearer.startswith("myb_"):
             if (verified := bot_of_credential(self._context.keys.bot, bearer)) is not None:
                 return await self._check_epoch(*verified)
@@ -254,16 +274,10 @@ class Authenticator:
         return identity
 
     async def _check_epoch(self, bot_id: str, epoch: int) -> Identity:
-        """The identity of a bot; Unauthorized if its credentials of this epoch were revoked, or if it was deleted.
-
-        The bots in memory are as the database has them: a change on this server shows at once, one on another server
-        within about a second (``recheck_changed_bots``).
-        """
-        bot = self._context.hub.bots.get(bot_id)
-        if bot is None or bot.outdated or bot.epoch != epoch:
-            current = await self._context.db.read(lambda tx: bots.epoch(tx, bot_id))
-            if current != epoch:
-                raise Unauthorized(REVOKED, advice="")
+        """The identity of a bot; Unauthorized if its credentials of this epoch were revoked, or if it was deleted."""
+        current = await self._context.db.read(lambda tx: bots.epoch(tx, bot_id))
+        if current != epoch:
+            raise Unauthorized(REVOKED, advice="")
         return Identity(bot_id, Role.BOT, None, bot_id, epoch=epoch)
 
     async def is_still_valid(self, who: Identity, bearer: str, address: str, cookie: str = "") -> bool:
@@ -307,7 +321,7 @@ class Authenticator:
     async def _by_token(self, bearer: str, now: Micros) -> Identity | None:
         key = hashlib.sha256(bearer.encode()).digest()  # so that tokens themselves are not kept in memory
         if bearer.startswith(run_tokens.PREFIX):
-            return self._from_cache(key, now) or await self._by_run_token(key, bearer, now)
+            return await self._by_run_token(key, bearer, now)
         match = TOKEN.fullmatch(bearer)
         if match is None or (token_id := int(match[1], 16)) > MAX_INT64:
             return None

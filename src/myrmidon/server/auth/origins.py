@@ -16,6 +16,7 @@ from myrmidon.model.shown_input import show_value
 from myrmidon.server.auth.addresses import host_name
 from myrmidon.server.settings import ALL_ADDRESSES, Settings
 
+MAX_KNOWN = 100
 CSRF = "csrf"
 """The reason of an error for a change that may not come from the page."""
 
@@ -27,6 +28,8 @@ class Origins:
         self.hosts: frozenset[str] = _hosts(settings)
         self._allowed = frozenset(origin.rstrip("/").lower() for origin in settings.allowed_origins)
         self._public = _origin_of(settings.public_url)
+        self.known: set[str] = set()
+        """Texts of Host that were allowed, each checked once. Few, because clients may send any number of them."""
 
     def check_host(self, host: str, origin: str, *, mutates: bool) -> None:
         """Refuse calls with a foreign Host (DNS rebinding) or, if they change something, a foreign Origin (CSRF)."""
@@ -36,6 +39,8 @@ class Origins:
         name = host_name(host)
         if name is None or (self.hosts and name not in self.hosts):
             raise Forbidden(f"The host name {host[:100]!r} is not allowed; see the setting allowed_hosts.")
+        if len(self.known) < MAX_KNOWN:
+            self.known.add(host)
         if mutates and origin and not (self.allows_origin(origin) or self._is_ours(origin, host)):
             raise Forbidden(f"The origin {origin[:100]!r} is not allowed; see the setting allowed_origins.")
 

@@ -66,7 +66,9 @@ class GroupDirectory:
 
     async def run_in(self, call: Call, name: str, fn: Callable[[int], Awaitable[T]]) -> T:
         """Call fn with the id of a group of the call; once more if the cached id belonged to a deleted group."""
-        cached = call.who.group_id or await self.id_of(name, call.now)
+        cached, valid_until = self._ids.get(name, (0, 0))
+        if call.who.group_id is not None or valid_until <= call.now:
+            cached = call.who.group_id or await self.id_of(name, call.now)
         try:
             return await fn(cached)
         except NotFound as error:

@@ -57,6 +57,22 @@ class Usage(Struct):
         )
 
 
+class Reservation:
+    """Quota for tasks that are being stored. ``end`` it when they are on disk, or are not stored after all."""
+
+    __slots__ = ("_num_bytes", "_tasks", "_usage")
+
+    def __init__(self, usage: Usage, tasks: int, num_bytes: int) -> None:
+        self._usage, self._tasks, self._num_bytes = usage, tasks, num_bytes
+        usage.reserved_tasks += tasks
+        usage.reserved_bytes += num_bytes
+
+    def end(self) -> None:
+        """From now on the next count includes the tasks."""
+        self._usage.stored_tasks += self._tasks
+        self._usage.stored_bytes += self._num_bytes
+
+
 class Quotas:
     """The quotas of one server."""
 
@@ -66,7 +82,17 @@ class Quotas:
         self._usage: dict[int, Usage] = {}
         self._counts: set[asyncio.Task[None]] = set()
 
-    @asynccontextmanager
+    def reserve_at_once(
+        self, group: str, group_id: int, *, tasks: int, num_bytes: int, now: Micros
+    ) -> Reservation | None:
+        """Reserve quota if there is enough by the last count; else ``reserve`` has to count first."""
+        usage = self._usage.get(group_id)
+        if usage is None or not usage.fits(self._settings.quota_of(group), tasks, num_bytes):
+            return None
+        if usage.counted_at + COUNT_MAX_AGE <= now:
+            self._count_in_background(group_id, usage, now)
+        return Reservation(usage, tasks, num_bytes)
+
     async def reserve(
         self,
         group: str,
@@ -76,31 +102,24 @@ class Quotas:
         num_bytes: int,
         now: Micros,
         count_stored: Callable[[Tx], int],
-    ) -> AsyncIterator[None]:
-        """Reserve quota for tasks that are stored inside the ``async with``; QuotaExceeded if there is not enough.
+    ) -> Reservation:
+        """Reserve quota for tasks, until the reservation is ended; QuotaExceeded if there is not enough.
 
         ``count_stored`` counts those that an earlier call with the same request keys has stored. They need no quota, so
         that a repeated submit returns them even when the quota is used up. It is called only if the quota does not
         suffice for all tasks.
         """
         try:
-            usage = await self._reserve(group, group_id, tasks, num_bytes, now)
+            return await self._reserve(group, group_id, tasks, num_bytes, now)
         except QuotaExceeded:
             new = tasks - await self._read(count_stored)
             if new == tasks:
                 raise
-            if new == 0:
-                yield
-                return
-            tasks, num_bytes = new, num_bytes * new // tasks
-            usage = await self._reserve(group, group_id, tasks, num_bytes, now)
-        try:
-            yield
-        finally:
-            usage.stored_tasks += tasks
-            usage.stored_bytes += num_bytes
+            return await self._reserve(group, group_id, new, num_bytes * new // tasks, now)
 
-    async def _reserve(self, group: str, group_id: int, tasks: int, num_bytes: int, now: Micros) -> Usage:
+    async def _reserve(self, group: str, group_id: int, tasks: int, num_bytes: int, now: Micros) -> Reservation:
+        if tasks == 0:
+            return Reservation(Usage(), 0, 0)
         usage = self._usage.get(group_id)
         if usage is None:
             usage = self._usage[group_id] = Usage()
@@ -117,9 +136,7 @@ class Quotas:
                 f" ({usage.num_bytes + usage.reserved_bytes} bytes); its quota is {quota.pending_tasks} tasks"
                 f" ({quota.pending_bytes} bytes)."
             )
-        usage.reserved_tasks += tasks
-        usage.reserved_bytes += num_bytes
-        return usage
+        return Reservation(usage, tasks, num_bytes)
 
     async def _count(self, group_id: int, usage: Usage, now: Micros) -> None:
         """Count the waiting tasks, and release the reservations of those that were stored before the count began.

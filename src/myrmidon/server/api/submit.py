@@ -12,7 +12,6 @@ from myrmidon.model.errors import InvalidRequest, MyrmidonError, Problem
 from myrmidon.model.ids import Micros, show_task
 from myrmidon.model.limits import DEFAULT_LIMITS
 from myrmidon.scheduler.submit import Draft, Submitted
-from myrmidon.server.api.common import show_optional_task
 from myrmidon.server.calls import WRITERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.submit import (
@@ -45,35 +44,28 @@ async def submit_tasks(context: ServerContext, call: Call) -> SubmitAnswer:
         group,
         num_tasks=n,
         keys=lambda: [_key_of(call, number) for number in range(n)],
-        store=lambda group_id: _submit_parts(context, call, group, group_id),
+        store=partial(_submit_parts, context, call, group),
     )
     return SubmitAnswer(answers)
 
 
-def _parts(call: Call) -> list[range]:
-    """The indexes of the tasks, in parts that are stored one after the other.
+async def _submit_parts(context: ServerContext, call: Call, group: str, group_id: int) -> list[TaskAnswer]:
+    """Store the tasks in parts, in order. The first tasks run while the last ones are parsed.
 
-    The first tasks run while the last ones are parsed, and other calls can write in between. A call without a request
-    key is one part: it could not be repeated safely if it failed halfway.
+    Each part is checked while the one before it is stored, so that bots do not idle; in a thread, because that would
+    block the event loop. A small call is one part, and so is one without a request key: it could not be repeated safely
+    if it failed halfway.
     """
     n = len(call.body.tasks)
-    if call.request_key is None:
-        return [range(n)]
-    parts, start, size = [], 0, FIRST_PART
-    while start < n:
-        parts.append(range(start, min(start + size, n)))
-        start, size = start + size, min(2 * size, LARGEST_PART)
-    return parts
-
-
-async def _submit_parts(context: ServerContext, call: Call, group: str, group_id: int) -> list[TaskAnswer]:
-    """Store the parts in order. Each part is checked while the one before it is stored, so that bots do not idle."""
+    if n < THREAD_MIN_TASKS:
+        return await _submit_part(context, group_id, _check(context, call, group, range(n)))
+    check = partial(_check, context, call, group)
+    first, *others = [range(n)] if call.request_key is None else _parts(n)
+    checked = await context.db.run_in_thread(partial(check, first))
     answers: list[TaskAnswer] = []
-    first, *others = _parts(call)
-    checked = await _check(context, call, group, first)
     for part in others:
         context.hub.num_partial_submits += 1
-        checking = asyncio.ensure_future(_check(context, call, group, part))
+        checking = asyncio.ensure_future(context.db.run_in_thread(partial(check, part)))
         try:
             answers += await _submit_part(context, group_id, checked)
             checked = await checking
@@ -83,6 +75,15 @@ async def _submit_parts(context: ServerContext, call: Call, group: str, group_id
     return answers + await _submit_part(context, group_id, checked)
 
 
+def _parts(n: int) -> list[range]:
+    """The indexes of n tasks, in parts of growing size. Other calls can write in between."""
+    parts, start, size = [], 0, FIRST_PART
+    while start < n:
+        parts.append(range(start, min(start + size, n)))
+        start, size = start + size, min(2 * size, LARGEST_PART)
+    return parts
+
+
 class CheckedPart(NamedTuple):
     """The drafts of a part, with an error in place of each invalid request; and when they were made."""
 
@@ -90,32 +91,28 @@ class CheckedPart(NamedTuple):
     drafts: list[Draft | MyrmidonError]
 
 
-async def _check(context: ServerContext, call: Call, group: str, part: range) -> CheckedPart:
-    now = context.now()
-    make_drafts = partial(_make_drafts, context, call, group, part, now)
-    in_thread = len(part) >= THREAD_MIN_TASKS
-    return CheckedPart(now, await context.db.run_in_thread(make_drafts) if in_thread else make_drafts())
-
-
-async def _submit_part(context: ServerContext, group_id: int, checked: CheckedPart) -> list[TaskAnswer]:
-    valid = [draft for draft in checked.drafts if isinstance(draft, Draft)]
-    results = iter(await store_drafts(context, group_id, valid, checked.now) if valid else ())
-    return [_answer(next(results) if isinstance(draft, Draft) else draft) for draft in checked.drafts]
-
-
-def _make_drafts(
-    context: ServerContext, call: Call, group: str, part: range, now: Micros
-) -> list[Draft | MyrmidonError]:
+def _check(context: ServerContext, call: Call, group: str, part: range) -> CheckedPart:
     """Check each request on its own: an invalid one does not affect the others."""
+    now = context.now()
     drafts: list[Draft | MyrmidonError] = []
     for number in part:
         try:
             document = _parse(call.body.tasks[number])
-            key = _key_of(call, number)
+            key = _key_of(call, number) if call.request_key is not None else None
             drafts.append(draft_task(context, call, document, group=group, key=key, now=now))
         except MyrmidonError as error:
             drafts.append(error)
-    return drafts
+    return CheckedPart(now, drafts)
+
+
+async def _submit_part(context: ServerContext, group_id: int, checked: CheckedPart) -> list[TaskAnswer]:
+    valid = [draft for draft in checked.drafts if isinstance(draft, Draft)]
+    stored = iter(await store_drafts(context, group_id, valid, checked.now) if valid else ())
+    answers = []
+    for draft in checked.drafts:
+        result = next(stored) if isinstance(draft, Draft) else draft
+        answers.append(_answer(result))
+    return answers
 
 
 def _parse(raw: Raw) -> Any:
@@ -142,8 +139,8 @@ def _answer(result: Submitted | MyrmidonError) -> TaskAnswer:
     return TaskAnswer(
         task_id=show_task(result.task_id) if result.task_id else None,
         state=result.state,
-        job_id=show_optional_task(result.job_id),
-        deduped_from=show_optional_task(result.deduped_from),
+        job_id=show_task(result.job_id) if result.job_id is not None else None,
+        deduped_from=show_task(result.deduped_from) if result.deduped_from is not None else None,
         cost_saved_usd=result.cost_saved_usd,
         repeated=result.repeated,
     )

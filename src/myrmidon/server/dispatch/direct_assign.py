@@ -14,6 +14,7 @@ from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.claims import claim_size, claim_with_nonce, record_claim
 from myrmidon.server.dispatch.give_back import begin_give_back
 from myrmidon.server.waiting.connected_bot import ConnectedBot
+from myrmidon.server.waiting.wait_hub import NO_ADDRESSES
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.effects import CommitEffects
 
@@ -54,15 +55,19 @@ class DirectAssignment:
         """
         self._claimed = {}
         for queue in list(tx.effects.enqueued):
-            count = tx.effects.enqueued[queue]
-            bots = [bot for bot in self._reserved if bot not in self._claimed and self._serves(bot, queue)]
+            count = tx.effects.enqueued[queue]  # without what a bot of another queue has just taken of it
+            bots: list[ConnectedBot] = []
+            if self._reserved:
+                bots += [bot for bot in self._reserved if bot not in self._claimed and self._serves(bot, queue)]
             more = min(count - len(bots), MAX_ASSIGNED_BOTS - len(self._reserved))
-            addresses = tx.effects.addresses_of(queue) if tx.effects.localities else frozenset()
+            addresses = tx.effects.addresses_of(queue) if tx.effects.localities else NO_ADDRESSES
             if more > 0:
-                bots += self._context.hub.reserve(queue, more, addresses)
-                self._reserved.update(dict.fromkeys(bots))
-            # Bots that have the data of some tasks choose first: the others would take those tasks in their order.
-            bots.sort(key=lambda bot, near=addresses: (bot.address not in near, bot.bot_id))  # type: ignore[misc]
+                new = self._context.hub.reserve(queue, more, addresses)
+                self._reserved.update(dict.fromkeys(new))
+                bots += new
+            if len(bots) > 1:
+                # Bots that have the data of some tasks choose first: the others would take those tasks in their order.
+                bots.sort(key=lambda bot, near=addresses: (bot.address not in near, bot.bot_id))  # type: ignore[misc]
             left = count
             for index, bot in enumerate(bots):
                 left -= self._claim(tx, bot, -(-left // (len(bots) - index)))
@@ -104,9 +109,9 @@ class DirectAssignment:
         """End the poll of a bot with its runs; give them back if the poll is gone and the bot has sent another one."""
         hub, (nonce, _, accepts) = self._context.hub, bot.claim_request
         record_claim(self._context, bot, nonce, tasks)
-        more = hub.may_have_work(bot, accepts) or any(
-            n and self._serves(bot, queue) for queue, n in effects.enqueued.items()
-        )
-        delivered = hub.deliver_claim(bot, tasks, more=more or hub.num_partial_submits > 0)
+        more = hub.num_partial_submits > 0 or hub.may_have_work(bot, accepts)
+        for queue, n in effects.enqueued.items():
+            more = more or (n > 0 and self._serves(bot, queue))
+        delivered = hub.deliver_claim(bot, tasks, more=more)
         if not delivered and bot.latest_nonce > nonce:
             begin_give_back(self._context, bot, after=nonce - 1, before=nonce + 1)

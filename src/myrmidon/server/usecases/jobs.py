@@ -271,13 +271,15 @@ async def extend_job(
             by=call.who.task_id,
         )
 
-    async with context.quotas.reserve(
+    reserved = await context.quotas.reserve(
         group, job.resource_group_id, tasks=num_tasks, num_bytes=call.body_size, now=call.now, count_stored=lambda _: 0
-    ):
-        try:
-            return await write_and_assign(context, extend, size=num_tasks)
-        except InvalidRequest as error:
-            raise rename_problems(error, prepared.short) from None
+    )
+    try:
+        return await write_and_assign(context, extend, size=num_tasks)
+    except InvalidRequest as error:
+        raise rename_problems(error, prepared.short) from None
+    finally:
+        reserved.end()
 
 
 def tasks_of(document: object) -> Any:

@@ -83,7 +83,7 @@ def draft_task(
 # ---------------------------------------------------------------- storing
 
 
-async def store_within_quota(
+def store_within_quota(
     context: ServerContext,
     call: Call,
     group: str,
@@ -92,7 +92,7 @@ async def store_within_quota(
     keys: Callable[[], Sequence[str | None]],
     store: Callable[[int], Awaitable[T]],
     tasks_per_key: int = 1,
-) -> T:
+) -> Awaitable[T]:
     """Reserve quota for tasks, then call ``store`` with the id of the group. QuotaExceeded if they do not fit.
 
     ``keys`` returns the tasks' request keys; it is called only if the quota is too small for all of them. A request key
@@ -100,13 +100,19 @@ async def store_within_quota(
     """
 
     async def reserve_and_store(group_id: int) -> T:
-        count_stored = partial(_count_stored, group_id=group_id, keys=keys, tasks_per_key=tasks_per_key)
-        async with context.quotas.reserve(
-            group, group_id, tasks=num_tasks, num_bytes=call.body_size, now=call.now, count_stored=count_stored
-        ):
+        size, now = call.body_size, call.now
+        reserved = context.quotas.reserve_at_once(group, group_id, tasks=num_tasks, num_bytes=size, now=now)
+        if reserved is None:
+            count = partial(_count_stored, group_id=group_id, keys=keys, tasks_per_key=tasks_per_key)
+            reserved = await context.quotas.reserve(
+                group, group_id, tasks=num_tasks, num_bytes=size, now=now, count_stored=count
+            )
+        try:
             return await store(group_id)
+        finally:
+            reserved.end()
 
-    return await context.groups.run_in(call, group, reserve_and_store)
+    return context.groups.run_in(call, group, reserve_and_store)
 
 
 def _count_stored(tx: Tx, *, group_id: int, keys: Callable[[], Sequence[str | None]], tasks_per_key: int) -> int:
@@ -115,9 +121,9 @@ def _count_stored(tx: Tx, *, group_id: int, keys: Callable[[], Sequence[str | No
     return len(request_key.read(tx, group_id, present)) * tasks_per_key if present else 0
 
 
-async def store_drafts(
+def store_drafts(
     context: ServerContext, group_id: int, drafts: Sequence[Draft], now: Micros
-) -> list[Submitted | MyrmidonError]:
+) -> Awaitable[list[Submitted | MyrmidonError]]:
     """Store tasks and assign them to waiting bots; one result or error per draft, in order."""
     store = partial(submit.submit, group_id=group_id, drafts=drafts, now=now, ids=context.ids, rules=context.rules)
-    return await write_and_assign(context, store, size=len(drafts))
+    return write_and_assign(context, store, size=len(drafts))

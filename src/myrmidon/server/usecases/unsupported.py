@@ -43,7 +43,7 @@ def check_served(request: TaskRequest, *, in_job: bool = False) -> None:
             problems.append(no_inputs(f"slices[{number}].properties.inputs"))
         if properties.outputs:
             problems.append(no_outputs(f"slices[{number}].properties.outputs", len(properties.outputs)))
-        if any(OUTDIR in text for text in (*properties.command, *properties.env.values())):
+        if OUTDIR in " ".join((*properties.command, *properties.env.values())):
             problems.append(_no_folder(f"slices[{number}].properties.command"))
         if properties.api and not in_job:
             allowed = "none: only a task of a job may call the server"

@@ -76,17 +76,25 @@ class ServedQueues:
 
     def longest_waiting(self, queue: int) -> ConnectedBot | None:
         """The bot to wake for a task; one that is busy with tasks of the other kind only if no other bot waits."""
-        all_peers = self._peers_by_queue.get(queue, ())
+        all_peers = self._peers_by_queue.get(queue)
+        if not all_peers:
+            return None
         limited = Accepts.FUNCTIONS if queue in self._function_queues else Accepts.COMMANDS
         for accepts in (Accepts.ANY, limited):
-            firsts = [first for peers in all_peers if (first := peers.first(accepts)) is not None]
-            if firsts:
-                return min(firsts, key=_wait_number)
+            found = None
+            for peers in all_peers:
+                first = peers.first(accepts)
+                if first is not None and (found is None or first.wait_number < found.wait_number):
+                    found = first
+            if found is not None:
+                return found
         return None
 
     def next_waiting(self, queue: int, addresses: frozenset[str]) -> ConnectedBot | None:
         """The bot to wake for a task: one that waits at these addresses, where its data is, before all others."""
-        near = self._waiting_at(queue, addresses) if addresses else []
+        if not addresses:
+            return self.longest_waiting(queue)
+        near = self._waiting_at(queue, addresses)
         return min(near, key=_wait_number, default=None) or self.longest_waiting(queue)
 
     def _waiting_at(self, queue: int, addresses: frozenset[str]) -> list[ConnectedBot]:

@@ -37,6 +37,7 @@ from myrmidon.server.waiting.served_queues import ServedQueues
 from myrmidon.server.waiting.watch import Subscriptions, Watch, discard
 from myrmidon.store.engine.effects import CommitEffects
 
+NO_ADDRESSES: frozenset[str] = frozenset()
 MAX_FORWARDS = 4
 """How often a wakeup is forwarded to another bot when the woken one cannot take the tasks."""
 _FINAL = frozenset(str(state) for state in FINAL)
@@ -213,10 +214,11 @@ class WaitHub:
         """The number of waiting bots that could take tasks of a claim of this bot, and serve the same queues."""
         return bot.peers.count_rivals(accepts)
 
-    def wake(self, queue: int, n: int = 1, *, forward_count: int = 0, addresses: frozenset[str] = frozenset()) -> int:
+    def wake(self, queue: int, n: int = 1, *, forward_count: int = 0, addresses: frozenset[str] = NO_ADDRESSES) -> int:
         """Wake up to n waiting bots of a queue, those at the addresses first, longest waiting first; how many."""
         wakeup = Wakeup(WakeReason.WORK, queue, forward_count)
-        addresses |= self._addresses_of_new_queues.pop(queue, frozenset())
+        if self._addresses_of_new_queues:
+            addresses |= self._addresses_of_new_queues.pop(queue, NO_ADDRESSES)
         num_woken = 0
         while num_woken < n:
             with self._lock:
@@ -277,7 +279,7 @@ class WaitHub:
 
     # ------------------------------------------------------------ direct assignment
 
-    def reserve(self, queue: int, n: int, addresses: frozenset[str] = frozenset()) -> list[ConnectedBot]:
+    def reserve(self, queue: int, n: int, addresses: frozenset[str] = NO_ADDRESSES) -> list[ConnectedBot]:
         """Reserve up to n waiting bots, those at the addresses first, to claim for them in the caller's transaction.
 
         Neither a timeout nor a wakeup ends their polls until ``deliver_claim`` or ``cancel_reservation``.
@@ -315,13 +317,13 @@ class WaitHub:
     def notify_commit(self, effects: CommitEffects) -> None:
         """Wake the bots and clients that wait for what was committed, here or on another server."""
         for queue, n in effects.enqueued.items():
-            self.notify_work(queue, n, effects.addresses_of(queue) if effects.localities else frozenset())
+            self.notify_work(queue, n, effects.addresses_of(queue) if effects.localities else NO_ADDRESSES)
         if effects.events and (self._task_ends.waiters or self._polls_by_held_task or self._updates.waiters):
             self._notify_tasks(effects.events)
 
-    def notify_work(self, queue: int, n: int, addresses: frozenset[str] = frozenset()) -> None:
+    def notify_work(self, queue: int, n: int, addresses: frozenset[str] = NO_ADDRESSES) -> None:
         """Wake bots for n tasks of a queue, those at the addresses first; with 0 only learn who serves the queue."""
-        if self.knows(queue) or self.on_new_queue is None:
+        if queue in self._known_queues or self.on_new_queue is None:
             self.wake(queue, n, addresses=addresses)
             return
         if addresses:

@@ -1,6 +1,7 @@
 """The speed of the whole: `make bench`, or `python -m bench [--only NAME,NAME] [--quick]`.
 
-A table of what was measured, with figures of other systems that are installed in turn with ours; then one line per bar.
+Prints what is measured, with figures of other systems that are installed in turn with ours, and the line of each bar
+when it is known; `... | grep ^bar` prints these lines only.
 """
 
 from __future__ import annotations
@@ -11,17 +12,8 @@ import sys
 
 from bench import bars, commands, fleet, functions, graphs, relay, resume, submit_rate, v1
 
-BARS = (
-    *commands.BARS[:3],
-    *fleet.BARS,
-    *commands.BARS[3:],
-    *submit_rate.BARS,
-    *v1.BARS,
-    *graphs.BARS,
-    *relay.BARS,
-    *functions.BARS,
-    *resume.BARS,
-)
+PARTS = (commands, fleet, submit_rate, v1, graphs, relay, functions, resume)
+BARS = [bar for part in PARTS for bar in part.BARS]
 
 
 def main() -> None:
@@ -31,18 +23,9 @@ def main() -> None:
     asked = parser.parse_args()
     wanted = bars.chosen(BARS, asked.only)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # else its files and servers would stay
-    lines = commands.measure([bar for bar in wanted if bar in commands.BARS], quick=asked.quick)
-    lines += fleet.measure_bars([bar for bar in wanted if bar in fleet.BARS], quick=asked.quick)
-    lines += submit_rate.measure_bars([bar for bar in wanted if bar in submit_rate.BARS], quick=asked.quick)
-    lines += v1.measure_bars([bar for bar in wanted if bar in v1.BARS], quick=asked.quick)
-    lines += graphs.measure_bars([bar for bar in wanted if bar in graphs.BARS], quick=asked.quick)
-    lines += relay.measure_bars([bar for bar in wanted if bar in relay.BARS], quick=asked.quick)
-    lines += functions.measure_bars([bar for bar in wanted if bar in functions.BARS], quick=asked.quick)
-    lines += resume.measure_bars([bar for bar in wanted if bar in resume.BARS], quick=asked.quick)
-    print()
-    names = [bar.name for bar in BARS]
-    for line in sorted(lines, key=lambda line: names.index(line.split()[1])):
-        print(line)
+    for part in PARTS:
+        if here := [bar for bar in wanted if bar in part.BARS]:
+            part.measure_bars(here, quick=asked.quick)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,16 @@
-"""Bars: figures with a limit each, in lines that a script can read: `bar NAME VALUE LIMIT ok|short`."""
+"""Bars: figures with a limit each, in lines that a script can read: `bar NAME VALUE LIMIT ok|short|missing`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
+
+from tests.servers import CannotStart
+
+
+class Missing(Exception):
+    """What a bar compares with is not installed."""
 
 
 class Bar(NamedTuple):
@@ -41,15 +47,18 @@ def _meant(name: str, names: Collection[str]) -> set[str]:
     return family if name not in names and family else {name}
 
 
-def measure_each(bars: Sequence[Bar], sizes: object) -> list[str]:
-    """The lines of these bars, measured one after the other; each gets ``sizes``."""
-    lines = []
+def measure_each(bars: Sequence[Bar], subject: object) -> None:
+    """Measure the bars one after another, and print the line of each when it is known; each gets ``subject``."""
     for bar in bars:
         print(bar.name, flush=True)
-        lines.append(bar.line(bar.measure(sizes)))
-    return lines
+        try:
+            line = bar.line(bar.measure(subject))
+        except (Missing, CannotStart) as why:
+            note(str(why), "-")
+            line = f"bar {bar.name} missing {bar.limit} missing"
+        print(line, flush=True)
 
 
 def note(what: str, figure: str) -> None:
-    """One line of the table above the bars."""
+    """A line with a figure that a bar is made of."""
     print(f"  {what:<58} {figure:>24}", flush=True)

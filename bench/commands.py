@@ -3,7 +3,8 @@
 `myrmidon up` with two bots, its defaults and a database on a real disk; the client is the SDK. Whatever a bar compares
 is measured in turn, round by round, so that a busy machine changes both.
 
-    W4               1,000 x /bin/true with log and exit code, as a share of a bare subprocess.run loop in 2 processes
+    W4               1,000 x /bin/true with log and exit code, as a share of bare subprocess.run loops in 2 processes
+                     that have already started
     W4-latency       one /bin/true from submit to its result, p50, over a bare subprocess.run
     W4-latency-p99   its p99 over its p50
     log-rate         MB/s of output streamed by both bots together
@@ -27,13 +28,17 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from bench import peers
-from bench.bars import Bar, note
+from bench.bars import Bar, measure_each, note
 from bench.bed import real_disk
 from myrmidon.sdk.client import Client
 from myrmidon.sdk.transport import Transport
 
 TRUE = ["/bin/true"]
-BARE = "import subprocess\nfor _ in range({}): subprocess.run(['/bin/true'], capture_output=True)"
+BARE = """import subprocess, sys
+print(flush=True)
+sys.stdin.readline()
+for _ in range({}): subprocess.run(['/bin/true'], capture_output=True)
+print(flush=True)"""
 FLOODS = {
     "1 GB of text": (1000, 1, "sys.stdout.buffer.write((b'x' * 127 + b'\\n') * 7813)"),
     "a line of 100 MB": (100, 2, "sys.stdout.buffer.write(b'y' * 1_000_000)"),
@@ -57,17 +62,20 @@ QUICK = Sizes(tasks=50, rounds=1, ones=10, stream_mb=2, beside=20, floods=1, flo
 
 
 @contextmanager
-def local_cluster() -> Iterator[tuple[Client, list[str]]]:
-    """A server with two bots, and their ids."""
+def local_cluster(*options: str, database: str | None = None) -> Iterator[tuple[Client, list[str]]]:
+    """`myrmidon up` with these options, and the ids of its bots; two bots unless an option says otherwise."""
     folder = Path(tempfile.mkdtemp(prefix="myrmidon-bench-", dir=real_disk()))
-    words = [sys.executable, "-m", "myrmidon", "up", "--json", "--port=0", f"--data-dir={folder}", "--bots=2"]
+    if database is not None:
+        (folder / "settings.toml").write_text(f'database = "{database}"\n')
+        options += (f"--config={folder / 'settings.toml'}",)
+    words = [sys.executable, "-m", "myrmidon", "up", "--json", "--port=0", f"--data-dir={folder}", *options]
     up = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         if up.stdout is None:
             raise RuntimeError("no pipe to the server")
         told = json.loads(up.stdout.readline() or "{}")
-        client = Client(Transport(told["server"], (folder / "admin.token").read_text().strip()))
-        yield client, sorted(bot.bot_id for bot in client.api.bots().bots)
+        with Client(Transport(told["server"], (folder / "admin.token").read_text().strip())) as client:
+            yield client, sorted(bot.bot_id for bot in client.api.bots().bots)
     finally:
         up.send_signal(signal.SIGINT)
         up.wait(30)
@@ -101,11 +109,25 @@ def timed(work: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def bare(n: int) -> None:
-    """The same number of commands in a loop, in two processes."""
-    both = [subprocess.Popen([sys.executable, "-c", BARE.format(n // 2)]) for _ in range(2)]
-    for one in both:
-        one.wait()
+def bare(n: int) -> float:
+    """Seconds of the same number of commands in a loop, in two processes, without the start and end of the two."""
+    words = [sys.executable, "-c", BARE.format(n // 2)]
+    with (
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as one,
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other,
+    ):
+        _next_line(one, other)
+        return timed(lambda: _next_line(one, other, send=True))
+
+
+def _next_line(*processes: subprocess.Popen[str], send: bool = False) -> None:
+    """Read a line of each process, after a line was sent to each."""
+    for process in processes:
+        if send:
+            print(file=process.stdin, flush=True)
+    for process in processes:
+        if process.stdout is None or not process.stdout.readline():
+            raise RuntimeError("a bare loop has failed")
 
 
 def middle(values: Sequence[float]) -> float:
@@ -129,10 +151,10 @@ class Bench:
         tasks = [a_task(TRUE) for _ in range(n)]
         run_all(self.client, tasks)  # to warm up
         others = list(peers.installed().values()) if self.sizes.peers else []
-        ours, loop = [], [timed(lambda: bare(n))]
+        ours, loop = [], [bare(n)]
         for number in range(self.sizes.rounds):
             ours.append(timed(lambda: run_all(self.client, tasks)))
-            loop.append(timed(lambda: bare(n)))
+            loop.append(bare(n))
             for command in others[number :: self.sizes.rounds]:
                 for name, rate in peers.commands_per_second(command).items():
                     note(f"/bin/true by {name}", f"{rate:,.0f}/s")
@@ -205,14 +227,6 @@ BARS = (
 )
 
 
-def measure(wanted: Sequence[Bar], *, quick: bool) -> list[str]:
-    """The lines of these bars."""
-    if not wanted:
-        return []
-    lines = []
+def measure_bars(wanted: Sequence[Bar], *, quick: bool) -> None:
     with local_cluster() as (client, bots):
-        bench = Bench(client, bots, QUICK if quick else Sizes())
-        for bar in wanted:
-            print(bar.name, flush=True)
-            lines.append(bar.line(bar.measure(bench)))
-    return lines
+        measure_each(wanted, Bench(client, bots, QUICK if quick else Sizes()))

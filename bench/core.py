@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import math
 import signal
 import sqlite3
 import subprocess
@@ -22,7 +21,7 @@ from itertools import product
 from statistics import median
 from typing import Any, NamedTuple
 
-from bench.bars import Bar, chosen, note
+from bench.bars import Bar, chosen, measure_each, note
 from bench.bed import DIMENSIONS, KINDS, Bed, Ground, a_request
 from bench.floor import Floor
 from bench.rows import Sample, load, sample
@@ -329,25 +328,10 @@ def main() -> None:
     bench = Bench(ground, QUICK if asked.quick else Sizes())
     gc.freeze()  # as a server does when it has started: what was imported is not garbage
     gc.set_threshold(50_000)
-    lines = []
     try:
-        for bar in wanted:
-            print(bar.name, flush=True)
-            lines.append(bar.line(_measured(bench, bar)))
+        measure_each(wanted, bench)
     finally:
         ground.close()
-    print()
-    for line in lines:
-        print(line)
-
-
-def _measured(bench: Bench, bar: Bar) -> float:
-    """The figure; not a number, and so short, where the database is missing."""
-    try:
-        return bar.measure(bench)
-    except CannotStart as why:
-        note(str(why), "-")
-        return math.nan
 
 
 if __name__ == "__main__":

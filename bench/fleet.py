@@ -26,7 +26,7 @@ from typing import Any
 
 import uvloop
 
-from bench.bars import Bar, note
+from bench.bars import Bar, measure_each, note
 from bench.bed import real_disk
 from tests.live import LiveServer, live_server
 
@@ -211,15 +211,12 @@ BARS = (
 )
 
 
-def measure_bars(wanted: Sequence[Bar], *, quick: bool) -> list[str]:
-    """The lines of these bars, of one fleet."""
-    if not wanted:
-        return []
-    print("fleet", flush=True)
+def measure_bars(wanted: Sequence[Bar], *, quick: bool) -> None:
+    """All from one fleet."""
     bots, window_s, wakes = (100, 1.0, 20) if quick else (allowed_bots(20_000), 60.0, 500)
     with (
         tempfile.TemporaryDirectory(prefix="fleet-", dir=real_disk()) as folder,
         live_server(f"sqlite:///{folder}/fleet.db", folder=Path(folder)) as server,
     ):
         found = uvloop.run(measure(server, bots, window_s, wakes))
-    return [bar.line(bar.measure(found)) for bar in wanted]
+    measure_each(wanted, found)

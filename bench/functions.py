@@ -13,30 +13,25 @@ by round. One that is not installed (`make bench-peers` installs them) prints `m
     W3-chain         1,000 functions in a row, over Ray's rate
     W6               1,000 values of 1 MB through one fan-out and fan-in, over Ray's time
     efficiency-*     the share of the ideal time for functions of 1, 10 and 100 ms on two slots
+
+One bot with two slots. The bars W1, W2, W3 and W3-chain are measured on the two bots of `make run`, too: the names of
+these end with -two-bots.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from statistics import median
 from typing import NamedTuple
 
 from bench import function_peers, native_tasks
-from bench.bars import Bar, note
-from bench.bed import Ground, real_disk
-from bench.commands import timed
+from bench.bars import Bar, Missing, measure_each, note
+from bench.bed import Ground
+from bench.commands import local_cluster, timed
 from bench.function_peers import Driver
 from bench.function_tasks import MODULUS, add, megabyte, nap, noop, total_size
 from myrmidon import Client
-from myrmidon.sdk.transport import Transport
 
 
 class Sizes(NamedTuple):
@@ -51,42 +46,8 @@ class Sizes(NamedTuple):
 QUICK = Sizes(tasks=100, rounds=1, ones=5, layers=4, chain=5, values=5)
 NAPS = {"1": (0.001, 2_000), "10": (0.01, 400), "100": (0.1, 100)}
 """Milliseconds: the seconds of one function, and how many of them are run."""
-
-
-class PeerMissing(Exception):
-    """The peer that a bar compares with is not installed."""
-
-
-@contextmanager
-def a_server(database: str | None = None) -> Iterator[Client]:
-    """`myrmidon up` with one bot that has two slots."""
-    folder = Path(tempfile.mkdtemp(prefix="myrmidon-bench-", dir=real_disk()))
-    words = [
-        sys.executable,
-        "-m",
-        "myrmidon",
-        "up",
-        "--json",
-        "--port=0",
-        f"--data-dir={folder}",
-        "--bots=1",
-        "--slots=2",
-    ]
-    if database is not None:
-        settings = folder / "settings.toml"
-        settings.write_text(f'database = "{database}"\n')
-        words.append(f"--config={settings}")
-    up = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        if up.stdout is None:
-            raise RuntimeError("no pipe to the server")
-        told = json.loads(up.stdout.readline() or "{}")
-        with Client(Transport(told["server"], (folder / "admin.token").read_text().strip())) as client:
-            yield client
-    finally:
-        up.send_signal(signal.SIGINT)
-        up.wait(30)
-        shutil.rmtree(folder, ignore_errors=True)
+ONE_BOT = ("--bots=1", "--slots=2")
+TWO_BOTS = "-two-bots"
 
 
 class Bench:
@@ -154,7 +115,7 @@ class Bench:
 
     def w1_native(self) -> float:
         if not native_tasks.build():
-            raise PeerMissing
+            raise Missing("the C++ functions could not be built")
         for work in (self.map_noops, self.map_native_noops):
             work()  # to warm up
         python, native = [], []
@@ -172,7 +133,7 @@ class Bench:
         return self._on("mariadb")
 
     def _on(self, kind: str) -> float:
-        with a_server(self.ground.url(kind)) as client:
+        with local_cluster(*ONE_BOT, database=self.ground.url(kind)) as (client, _):
             return self._rate_over("ray", "many", self.sizes.tasks, lambda: self.map_noops(client), on=kind)
 
     def w2(self) -> float:
@@ -214,7 +175,7 @@ class Bench:
     def _peer(self, name: str) -> Driver:
         peer = self.peers[name]
         if peer is None:
-            raise PeerMissing
+            raise Missing(f"{name} is not installed")
         return peer
 
     def _rate_over(
@@ -232,7 +193,7 @@ class Bench:
         return median(peer_s / ours_s for peer_s, ours_s in zip(theirs, ours, strict=True))
 
 
-BARS = (
+ON_ONE_BOT = (
     Bar("W1", "3", Bench.w1, at_least=True),
     Bar("W1-bullmq", "0.5", Bench.w1_bullmq, at_least=True),
     Bar("W1-each", "1", Bench.w1_each, at_least=True),
@@ -247,26 +208,18 @@ BARS = (
     Bar("efficiency-10", "0.9", Bench.efficiency_10, at_least=True),
     Bar("efficiency-100", "0.98", Bench.efficiency_100, at_least=True),
 )
+ON_TWO_BOTS = tuple(
+    bar._replace(name=bar.name + TWO_BOTS) for bar in ON_ONE_BOT if bar.name in ("W1", "W2", "W3", "W3-chain")
+)
+BARS = (*ON_ONE_BOT, *ON_TWO_BOTS)
 
 
-def measure_bars(wanted: Sequence[Bar], *, quick: bool) -> list[str]:
-    """The lines of these bars."""
-    if not wanted:
-        return []
-    lines = []
-    with ExitStack() as stack:
-        ground = Ground()
-        stack.callback(ground.close)
-        client = stack.enter_context(a_server())
-        peers = {
-            "ray": stack.enter_context(function_peers.ray()),
-            "bullmq": stack.enter_context(function_peers.bullmq()),
-        }
-        bench = Bench(client, peers, ground, QUICK if quick else Sizes())
-        for bar in wanted:
-            print(bar.name, flush=True)
-            try:
-                lines.append(bar.line(bar.measure(bench)))
-            except PeerMissing:
-                lines.append(f"bar {bar.name} missing {bar.limit} missing")
-    return lines
+def measure_bars(wanted: Sequence[Bar], *, quick: bool) -> None:
+    """Those on one bot first, then those on the two bots of `make run`; each fleet has a server of its own."""
+    ground = Ground()
+    with closing(ground), function_peers.ray() as ray, function_peers.bullmq() as bullmq:
+        for options, bars in ((ONE_BOT, ON_ONE_BOT), (("--bots=2",), ON_TWO_BOTS)):
+            if here := [bar for bar in wanted if bar in bars]:
+                with local_cluster(*options) as (client, _):
+                    peers = {"ray": ray, "bullmq": bullmq}
+                    measure_each(here, Bench(client, peers, ground, QUICK if quick else Sizes()))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.bars import Bar, note
+from bench.bars import Bar, measure_each, note
 from bench.bed import Bed
 from myrmidon.relays import relay
 from myrmidon.relays.amqp import AmqpSink
@@ -70,14 +70,11 @@ async def _relayed(url: str, database: AsyncDatabase, bed: Bed, *, last: int, co
     return count / seconds
 
 
-def measure_bars(bars: Sequence[Bar], *, quick: bool) -> list[str]:
-    """The bar of the relay, if it was asked for."""
-    if not bars:
-        return []
+def measure_bars(wanted: Sequence[Bar], *, quick: bool) -> None:
     broker = rabbitmq()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return [bar.line(bar.measure((broker.url, folder, quick))) for bar in bars]
+            measure_each(wanted, (broker.url, folder, quick))
     finally:
         broker.stop()
 

@@ -173,6 +173,5 @@ async def _serve(server: LiveServer, token: str, slots: int) -> None:
 BARS = (Bar("resume", "0.5", answered_share, at_least=True),)
 
 
-def measure_bars(wanted: Sequence[Bar], *, quick: bool) -> list[str]:
-    """The lines of these bars."""
-    return measure_each(wanted, QUICK if quick else Sizes())
+def measure_bars(wanted: Sequence[Bar], *, quick: bool) -> None:
+    measure_each(wanted, QUICK if quick else Sizes())

@@ -146,6 +146,5 @@ def _noop(server: LiveServer) -> bytes:
 BARS = (Bar("submit-rate", "0.15", share, at_least=True),)
 
 
-def measure_bars(wanted: Sequence[Bar], *, quick: bool) -> list[str]:
-    """The lines of these bars."""
-    return measure_each(wanted, QUICK if quick else Sizes())
+def measure_bars(wanted: Sequence[Bar], *, quick: bool) -> None:
+    measure_each(wanted, QUICK if quick else Sizes())

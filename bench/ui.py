@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from playwright.sync_api import BrowserContext
 
@@ -118,15 +118,7 @@ def main() -> None:
     if asked.long:
         sizes = sizes._replace(memory_s=HALF_AN_HOUR)
     with a_bed(sizes) as bed:
-        lines = [bar.line(_measured(bar, bed)) for bar in wanted]
-    print()
-    print("\n".join(lines))
-
-
-def _measured(bar: Bar, bed: Any) -> float:
-    value = bar.measure(bed)
-    note(bar.name, f"{value:.2f}")
-    return value
+        bars.measure_each(wanted, bed)
 
 
 if __name__ == "__main__":

@@ -233,6 +233,5 @@ BARS = (
 )
 
 
-def measure_bars(wanted: Sequence[Bar], *, quick: bool) -> list[str]:
-    """The lines of these bars."""
-    return measure_each(wanted, Beds(QUICK if quick else Sizes()))
+def measure_bars(wanted: Sequence[Bar], *, quick: bool) -> None:
+    measure_each(wanted, Beds(QUICK if quick else Sizes()))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from myrmidon.store.engine.sql import Insert
-from myrmidon.store.tables import edge, task_to_run
+from myrmidon.store.tables import edge, task_run, task_to_run
 from myrmidon.store.tables import value as values
 from tests.plans import scale
 from tests.plans.explain import Explainer
@@ -108,3 +108,25 @@ def test_the_readers_of_an_output_are_found_by_an_index_however_many_there_are(
 
     bad = _bad_plans(db, world, {}, link, big, set())
     assert [line for line in bad if "COUNT" not in line] == []
+
+
+def test_the_edges_below_a_task_are_found_by_an_index(new_db_url: str, open_test_db: Callable[..., Any]) -> None:
+    """A task with 100 descendants beside 100,000 edges of others."""
+    from tests.databases import migrate_url
+
+    migrate_url(new_db_url)
+    db = open_test_db(new_db_url)
+    world = World(db).found()
+    others = [(1_000 + child // 2, 1_000 + child) for child in range(2, 100_000)]
+    db.write(lambda tx: edge.insert(tx, [(number, number + 1) for number in range(1, 101)] + others))
+    db.write(scale.analyze)
+
+    def below(tx: Any, world: World, facts: Any) -> None:
+        assert len(edge.below(tx, 1)) == 100
+
+    assert _bad_plans(db, world, {}, below, {"task_edges"}, set()) == []
+
+
+def test_live_runs_are_counted_in_an_index_alone(sqlite_db: Any) -> None:
+    [plan, *_] = sqlite_db.read(lambda tx: tx.all(f"EXPLAIN QUERY PLAN {task_run.COUNT_BY_GROUP}"))
+    assert "COVERING INDEX task_runs_due" in plan[-1]

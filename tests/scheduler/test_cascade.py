@@ -9,6 +9,7 @@ import pytest
 from myrmidon.model.errors import WrongState
 from myrmidon.model.value import GroupOwner, JobOwner
 from myrmidon.scheduler import cancel, cascade, chunked_work, hold, rerun, shared_values
+from myrmidon.store.tables import edge
 from tests.builders import a_function, output_of, returned
 
 CHAIN = {"a": [], "b": ["a"], "c": ["b"]}
@@ -355,23 +356,34 @@ def test_a_failure_beside_a_cascade_blocks_the_job_when_it_goes_on(w, small_chun
     assert (w.job_row(job).blocked_by, w.job_row(job).view) == (job["other"], "blocked")
 
 
+def test_the_edges_below_a_task_are_found_at_any_depth_and_no_others_are_read(db):
+    chain = [(number, number + 1) for number in range(1, 2_000)]
+    diamond = [(5_000, 5_001), (5_000, 5_002), (5_001, 5_003), (5_002, 5_003)]
+    db.write(lambda tx: edge.insert(tx, [*chain, *diamond]))
+    found = db.read(lambda tx: [sorted(edge.below(tx, task)) for task in (1, 1_998, 2_000, 5_000, 5_001)])
+    assert found == [chain, chain[-2:], [], diamond, [(5_001, 5_003)]]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_cascade_is_planned_children_first_in_pages_of_limited_size(seed):
     rng = Random(seed)
     n, size = rng.randrange(2, 40), rng.randrange(1, 8)
-    edges = sorted({(rng.randrange(child), child) for child in range(1, n) for _ in range(rng.randrange(4))})
-    pages = cascade.plan_pages(edges, 0, size)
     reached = {0}
-    for parent, child in edges:
-        reached |= {child} if parent in reached else set()
+    edges = []
+    for parent, child in sorted(
+        {(rng.randrange(child), child) for child in range(1, n) for _ in range(rng.randrange(4))}, key=lambda e: e[1]
+    ):
+        if parent in reached:
+            reached.add(child)
+            edges.append((parent, child))
+    pages = cascade.plan_pages(edges, 0, size)
     order = [task for page in pages for task in page.tasks]
     assert sorted(order) == sorted(reached - {0})
     number = {task: i for i, page in enumerate(pages) for task in page.tasks}
     for parent, child in edges:
-        if parent in reached:
-            assert parent in pages[number[child]].parents
-            assert not parent or number[parent] >= number[child]
+        assert parent in pages[number[child]].parents
+        assert not parent or number[parent] >= number[child]
     for page in pages:
-        inside = [edge for edge in edges if edge[1] in page.tasks and edge[0] in reached]
+        inside = [edge for edge in edges if edge[1] in page.tasks]
         assert len(page.tasks) <= size
         assert len(inside) <= size or len(page.tasks) == 1

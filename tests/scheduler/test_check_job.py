@@ -63,7 +63,5 @@ def test_a_preview_names_what_a_rerun_would_run(w):
     w.work("b1")
     assert w.db.read(lambda tx: list(preview_job(tx, job.id, full=True))) == ["a", "b", "c"]
     assert w.db.read(lambda tx: list(preview_job(tx, job.id, full=False))) == []
-    assert w.db.read(partial(preview_task, job_id=job.id, task_id=job["a"], cascade=True)) == sorted(
-        [job["a"], job["b"]]
-    )
-    assert w.db.read(partial(preview_task, job_id=job.id, task_id=job["a"], cascade=False)) == [job["a"]]
+    assert w.db.read(partial(preview_task, task_id=job["a"], cascade=True)) == sorted([job["a"], job["b"]])
+    assert w.db.read(partial(preview_task, task_id=job["a"], cascade=False)) == [job["a"]]

@@ -267,6 +267,12 @@ def pool_of(canonical: str) -> str:
     return min(values[0]) if values else ""
 
 
+def only_bot(canonical: str) -> str:
+    """The id of the only bot that can have a stored set of dimensions; empty if there may be several."""
+    values = dict(_required(canonical)).get("id")
+    return min(values[0]) if values and len(values[0]) == 1 else ""
+
+
 def split_values(canonical: str) -> list[str]:
     """The set split into one canonical text per required value, the pool first."""
     singles = [(key, value) for key, values in _decode(canonical).items() for value in values]

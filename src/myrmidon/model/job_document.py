@@ -8,7 +8,7 @@ are read in output_refs.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import structs
@@ -25,6 +25,8 @@ from myrmidon.model.task_validation import read_external_id, read_metadata, read
 from myrmidon.model.validation import NO_RECORD, Checker
 
 _GRAPH_KEYS: Final = (frozenset(Graph.__struct_fields__) - {"nodes"}) | {"tasks"}
+GROWTH_KEYS: Final = frozenset({"requires", "parts", "delegates"})
+"""The fields of an extension that change tasks of its job: see scheduler/growth.py."""
 _REPLACED_KEYS: Final = frozenset({"parameters"})
 """Fields of a document that ``graph_form`` has replaced."""
 _NODE_KEYS: Final = frozenset({"requires", "requires_policy", "hold", "reruns", "task"})
@@ -49,13 +51,42 @@ def labels_of(raw: object) -> list[str]:
     return list(dict.fromkeys(label for label in labels if isinstance(label, str)))
 
 
+def labels_named(raw: object) -> set[str]:
+    """The labels that an extension refers to, its own included; other texts may be among them."""
+    found = {*labels_of(raw), *labels_read(raw)}
+    for node in _nodes_of(raw):
+        found.update(_texts_in(node.get("requires")))
+        task = node.get("task")
+        if isinstance(task, dict) and _mentions_subs(task.get("slices")):
+            found.update(text.removeprefix(_SUBS) for text in _texts_in(task["slices"]))
+    if isinstance(raw, dict):
+        found.update(_texts_in([raw.get(key) for key in GROWTH_KEYS]))
+    return found
+
+
+def _texts_in(tree: object) -> Iterator[str]:
+    """The texts of a tree, and the keys of its objects."""
+    rest = [tree]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            rest += [*value, *value.values()]
+        elif isinstance(value, (list, tuple)):
+            rest += value
+
+
+def _nodes_of(raw: object) -> list[dict[str, object]]:
+    tasks = raw.get("tasks") if isinstance(raw, dict) else None
+    return _objects(list(tasks.values()) if isinstance(tasks, dict) else tasks)
+
+
 def labels_read(raw: object) -> set[str]:
     """The labels whose outputs are inputs of tasks in the document. Invalid parts are skipped."""
-    tasks = raw.get("tasks") if isinstance(raw, dict) else None
-    nodes = tasks.values() if isinstance(tasks, dict) else tasks if isinstance(tasks, list) else ()
     found: set[str] = set()
-    for node in nodes:
-        task = node.get("task") if isinstance(node, dict) else None
+    for node in _nodes_of(raw):
+        task = node.get("task")
         if isinstance(task, dict):
             given = _objects(task.get("inputs"))
             parts = [part for source in given for part in _objects(source.get("parts"))]

@@ -150,7 +150,7 @@ def _check_cycles(
 ) -> None:
     """Raise InvalidRequest if a new parent is a descendant of its child."""
     of_new_tasks = [(parent, new_task.task_id) for new_task in new_tasks for parent in new_task.parents]
-    nodes = sorted(ids.items(), key=lambda item: item[1])
+    nodes = sorted({**jobs.labels(uow.tx, job_id), **ids}.items(), key=lambda item: item[1])
     index = {task_id: i for i, (_, task_id) in enumerate(nodes)}
     parents: list[set[int]] = [set() for _ in nodes]
     for parent, child in (*edge.of_job(uow.tx, job_id), *of_new_tasks, *edges):

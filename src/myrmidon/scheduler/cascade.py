@@ -32,7 +32,7 @@ class Page(Struct, frozen=True):
 
 def cascade(uow: UnitOfWork, task: TaskResult, job: Job, *, kill: bool) -> bool:
     """Reset the descendants of a locked task, which has started its new generation; False if that goes on later."""
-    edges = edge.of_job(uow.tx, job.id)
+    edges = edge.below(uow.tx, task.id)
     pages = plan_pages(edges, task.id, WHOLE, kill=kill)
     if len(pages) > 1:
         pages = plan_pages(edges, task.id, CHUNK, kill=kill)
@@ -48,14 +48,15 @@ def cascade(uow: UnitOfWork, task: TaskResult, job: Job, *, kill: bool) -> bool:
 
 
 def plan_pages(edges: Sequence[tuple[int, int]], root: int, size: int, *, kill: bool = False) -> list[Page]:
-    """The descendants of ``root`` in pages of up to ``size`` tasks and about as many edges, children before parents."""
+    """The descendants of ``root`` in pages of up to ``size`` tasks and about as many edges, children before parents.
+
+    ``edges`` are those from ``root`` and its descendants.
+    """
     children: dict[int, list[int]] = {}
+    parents: dict[int, list[int]] = {}
     for parent, child in edges:
         children.setdefault(parent, []).append(child)
-    parents: dict[int, list[int]] = {}
-    for parent in _reachable(children, root):
-        for child in children.get(parent, ()):
-            parents.setdefault(child, []).append(parent)
+        parents.setdefault(child, []).append(parent)
     pages: list[Page] = []
     tasks: list[int] = []
     num_edges = 0
@@ -72,17 +73,6 @@ def plan_pages(edges: Sequence[tuple[int, int]], root: int, size: int, *, kill: 
 
 def _page(tasks: list[int], parents: Mapping[int, Sequence[int]], *, kill: bool) -> Page:
     return Page(sorted(tasks), sorted({parent for task_id in tasks for parent in parents[task_id]}), kill)
-
-
-def _reachable(children: Mapping[int, Sequence[int]], root: int) -> set[int]:
-    """The task and all its descendants."""
-    found = {root}
-    pending = [root]
-    while pending:
-        new = {child for child in children.get(pending.pop(), ()) if child not in found}
-        found |= new
-        pending += new
-    return found
 
 
 def _children_first(

@@ -12,7 +12,7 @@ from myrmidon.model.dag import Dag, ExistingTask, build_dag
 from myrmidon.model.errors import Conflict, InvalidRequest, MyrmidonError, NotFound, Problem, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.job import Graph, RequiresPolicy
-from myrmidon.model.job_document import labels_of, labels_read, parse_graph
+from myrmidon.model.job_document import GROWTH_KEYS, labels_named, labels_of, labels_read, parse_graph
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.states import RUNNING, JobState
 from myrmidon.model.task_result import TaskResult
@@ -20,7 +20,6 @@ from myrmidon.model.validation import Checker
 from myrmidon.scheduler.added_parents import satisfies
 from myrmidon.scheduler.dedupe import withdraw
 from myrmidon.scheduler.growth import (
-    GROWTH_KEYS,
     Growth,
     check_growth,
     further_parents,
@@ -40,12 +39,13 @@ from myrmidon.scheduler.submit import check_external_ids
 from myrmidon.scheduler.submit_job import output_slots
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import chunked_work, task_result
+from myrmidon.store.tables import chunked_work, edge, task_result
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.chunked_work import WHOLE
 from myrmidon.store.tables.job import Job
 from myrmidon.store.tables.value import OutputRow
+from myrmidon.store.views import job_details
 
 
 class Extended(Struct, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ def extend(
     uow = UnitOfWork(tx, now, ids, rules)
     open_group(uow, group_id)
     job = _open_job(uow, job_id, group_id)
-    existing = jobs.labels(tx, job_id)
+    existing = _existing(tx, job_id, raw, by)
     if by is not None:
         raw, original = with_submitted_code(tx, job_id, raw, original)
     definitions = definitions_of(raw if original is None else original, rules)
@@ -129,6 +129,17 @@ def _open_job(uow: UnitOfWork, job_id: int, group_id: int) -> Job:
     if job is None or job.resource_group_id != group_id or job.staged:
         raise NotFound("job", show_task(job_id))
     return job
+
+
+def _existing(tx: Tx, job_id: int, raw: object, by: int | None) -> dict[str, tuple[int, str]]:
+    """Of the labels that matter here those that the job has, with task and digest; a large job has many others.
+
+    Those that the document names, and if it has delegates, the caller's own and those of the tasks that wait for it.
+    """
+    wanted = labels_named(raw)
+    if by is not None and isinstance(raw, dict) and raw.get("delegates"):
+        wanted.update(job_details.labels_of(tx, [by, *edge.waiting_children(tx, by)]).values())
+    return jobs.named(tx, job_id, sorted(wanted))
 
 
 def _check_open(uow: UnitOfWork, job: Job) -> None:

@@ -4,7 +4,6 @@ See added_parents.py, added_parts.py and delegates.py. Everything here is one tr
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from msgspec import Struct
 
@@ -27,9 +26,6 @@ from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import edge
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.value import OutputRow
-
-GROWTH_KEYS: Final = frozenset({"requires", "parts", "delegates"})
-"""The fields of an extension that are read here."""
 
 
 class Growth(Struct, frozen=True, kw_only=True):

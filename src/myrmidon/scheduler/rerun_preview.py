@@ -10,11 +10,11 @@ from myrmidon.store.tables.chunked_work import WHOLE
 from myrmidon.store.views import job_details
 
 
-def preview_task(tx: Tx, job_id: int, task_id: int, *, cascade: bool) -> list[int]:
+def preview_task(tx: Tx, task_id: int, *, cascade: bool) -> list[int]:
     """The task, and with ``cascade`` all descendants that have started or ended, by id."""
     if not cascade:
         return [task_id]
-    pages = plan_pages(edge.of_job(tx, job_id), task_id, WHOLE)
+    pages = plan_pages(edge.below(tx, task_id), task_id, WHOLE)
     states = {i: state for page in pages for i, (_, state) in task_result.groups_and_states(tx, page.tasks).items()}
     return sorted([task_id, *(i for i, state in states.items() if state != TaskState.WAITING)])
 

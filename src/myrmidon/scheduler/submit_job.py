@@ -174,7 +174,7 @@ def _was_committed(uow: UnitOfWork, draft: JobDraft) -> bool:
 
 def _repeated(uow: UnitOfWork, job_id: int) -> JobSubmitted:
     job = jobs.read(uow.tx, [job_id]).get(job_id)
-    labels = {label: task_id for label, (task_id, _) in jobs.labels(uow.tx, job_id).items()}
+    labels = jobs.labels(uow.tx, job_id)
     state, revision = (job.state, job.revision) if job else (JobState.RUNNING, 1)
     return JobSubmitted(job_id=job_id, state=state, task_ids=labels, repeated=True, revision=revision)
 

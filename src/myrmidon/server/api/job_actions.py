@@ -178,7 +178,7 @@ def _preview(tx: Tx, job: Job, body: wire.RerunJob) -> tuple[int, list[str]]:
     if body.task is None:
         labels = list(rerun_preview.preview_job(tx, job.id, full=body.full))
         return len(labels), labels[:MAX_LABELS]
-    ids = rerun_preview.preview_task(tx, job.id, task_of(tx, job, body.task), cascade=body.cascade)
+    ids = rerun_preview.preview_task(tx, task_of(tx, job, body.task), cascade=body.cascade)
     shown = job_details.labels_of(tx, ids[:MAX_LABELS])
     return len(ids), sorted(shown.values())
 

@@ -40,10 +40,12 @@ CHARS_PER_INSERT = 256 * 1024
 # SIMULTANEOUS_ASSIGNMENT: in `SET a = 1, b = a` b gets the old value of a, as in the other databases.
 # in_predicate_conversion_threshold: by default a long IN list is converted into a subquery, for which UPDATE and DELETE
 # use no index.
+# max_recursive_iterations: by default a recursive query returns less, without an error, after 1,000 steps.
 SESSION = """
     SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,\
 NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO,ANSI_QUOTES,PIPES_AS_CONCAT,SIMULTANEOUS_ASSIGNMENT',
         SESSION tx_isolation = 'READ-COMMITTED', SESSION in_predicate_conversion_threshold = 0,
+        SESSION max_recursive_iterations = 4294967295,
         SESSION innodb_lock_wait_timeout = {lock}, SESSION lock_wait_timeout = {lock},
         SESSION idle_transaction_timeout = {idle}, SESSION max_statement_time = {statement},
         SESSION net_read_timeout = {idle}, SESSION net_write_timeout = {idle}, SESSION tx_read_only = {read_only}

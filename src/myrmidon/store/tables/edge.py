@@ -69,6 +69,15 @@ COMPLETED_BETWEEN = """
      ORDER BY child, parent
 """
 OF_JOB = "SELECT e.parent, e.child FROM task_results r JOIN task_edges e ON e.parent = r.id WHERE r.job_id = :job"
+# CROSS JOIN keeps SQLite from looking for each edge among the tasks below.
+BELOW = """
+    WITH RECURSIVE below (id) AS (
+        SELECT child FROM task_edges WHERE parent = :root
+        UNION SELECT e.child FROM below b CROSS JOIN task_edges e WHERE e.parent = b.id
+    )
+    SELECT parent, child FROM task_edges WHERE parent = :root
+    UNION ALL SELECT e.parent, e.child FROM below b CROSS JOIN task_edges e WHERE e.parent = b.id
+"""
 _REOPEN = RowDelete("completed_task_edges", key="parent, child", types="bigint, bigint")
 
 
@@ -110,6 +119,11 @@ def completed_between(tx: Tx, parents: Sequence[int], children: Sequence[int]) -
 def of_job(tx: Tx, job_id: int) -> list[tuple[int, int]]:
     """All edges (parent, child) of a job."""
     return [(row[0], row[1]) for row in tx.all(OF_JOB, job=job_id)]
+
+
+def below(tx: Tx, task_id: int) -> list[tuple[int, int]]:
+    """The edges (parent, child) from a task and its descendants."""
+    return [(row[0], row[1]) for row in tx.all(BELOW, root=task_id)]
 
 
 def reopen(tx: Tx, edges: Sequence[tuple[int, int]]) -> None:

@@ -182,7 +182,7 @@ def live_of_group(tx: Tx, resource_group_id: int, *, after: int, n: int) -> list
 # ---------------------------------------------------------------- labels
 
 _LABELS = Insert("task_labels", "job_id, label, task_id, definition_hash, added_by")
-LABELS = "SELECT label, task_id, definition_hash FROM task_labels WHERE job_id = :job"
+LABELS = "SELECT label, task_id FROM task_labels WHERE job_id = :job"
 
 
 def insert_labels(tx: Tx, rows: Sequence[tuple[int, str, int, str, int | None]]) -> None:
@@ -199,9 +199,17 @@ def added_by(tx: Tx, task_id: int) -> int | None:
     return row[0] if row else None
 
 
-def labels(tx: Tx, job_id: int) -> dict[str, tuple[int, str]]:
-    """For every label of a job: the task, and the digest of its definition."""
-    return {row[0]: (row[1], row[2]) for row in tx.all(LABELS, job=job_id)}
+def labels(tx: Tx, job_id: int) -> dict[str, int]:
+    """The task of every label of a job."""
+    return dict(tx.all(LABELS, job=job_id))
+
+
+NAMED = "SELECT label, task_id, definition_hash FROM task_labels WHERE job_id = :job AND label {in_text:labels}"
+
+
+def named(tx: Tx, job_id: int, labels: Sequence[str]) -> dict[str, tuple[int, str]]:
+    """For those of the labels that a job has: the task, and the digest of its definition."""
+    return {label: (task, digest) for label, task, digest in tx.all(NAMED, job=job_id, labels=labels)}
 
 
 _INPUT_TASKS = Insert("input_tasks", "job_id, task_id")

@@ -42,7 +42,10 @@ class Queue(Struct, frozen=True):
 _COLUMNS = """d.id, d.hash, d.probe, d.resource_group_id, d.pool, d.dimensions, d.used_at, d.shared,
     p.task_order, p.ageing"""
 _WITH_POOL = "task_dimensions d LEFT JOIN pools p ON p.name = d.pool"
-_QUEUES = Insert("task_dimensions", "id, hash, probe, resource_group_id, pool, dimensions, shared, created_at, used_at")
+_QUEUES = Insert(
+    "task_dimensions",
+    "id, hash, probe, resource_group_id, pool, only_bot, dimensions, shared, created_at, used_at",
+)
 _DEFAULT_ORDER = Order()
 BY_HASH = f"""
     SELECT {_COLUMNS} FROM {_WITH_POOL}
@@ -62,7 +65,8 @@ def _queue(row: Row) -> Queue:
 def insert(tx: Tx, queue: Queue) -> bool:
     """Add a queue; False when another server has just added it."""
     q = queue
-    row = (q.id, q.hash, q.probe, q.resource_group_id, q.pool, q.dimensions, q.shared, q.used_at, q.used_at)
+    only = dimensions.only_bot(q.dimensions)
+    row = (q.id, q.hash, q.probe, q.resource_group_id, q.pool, only, q.dimensions, q.shared, q.used_at, q.used_at)
     return tx.insert_new(_QUEUES, [row]) == 1
 
 
@@ -144,7 +148,9 @@ CANDIDATES = """
 MATCHED = "SELECT queue FROM bot_task_dimensions WHERE bot_id = :bot"
 UNMATCH = "DELETE FROM bot_task_dimensions WHERE bot_id = :bot AND queue {in:queues}"
 UNMATCH_ALL = "DELETE FROM bot_task_dimensions WHERE bot_id = :bot"
-OF_POOLS = "SELECT id, dimensions FROM task_dimensions WHERE pool {in_text:pools}"
+OF_POOLS = """
+    SELECT id, dimensions FROM task_dimensions WHERE pool {in_text:pools} AND only_bot {in_text:bots}
+"""
 
 
 def match_queue(tx: Tx, queue: Queue) -> int:
@@ -161,7 +167,8 @@ def match_queue(tx: Tx, queue: Queue) -> int:
 
 def match_bot(tx: Tx, bot_id: str, has: str, pools: Sequence[str]) -> None:
     """Match a new or changed bot with the queues of its pools, and drop matches that no longer hold."""
-    matching = {row[0] for row in tx.all(OF_POOLS, pools=pools) if dimensions.serves(row[1], has)}
+    found = tx.all(OF_POOLS, pools=pools, bots=["", bot_id])
+    matching = {queue for queue, wanted in found if dimensions.serves(wanted, has)}
     matching.update(own_queues(tx, bot_id))
     matched = {row[0] for row in tx.all(MATCHED, bot=bot_id)}
     if matched - matching:

@@ -146,13 +146,14 @@ CREATE TABLE IF NOT EXISTS task_dimensions (
     probe INT NOT NULL,
     resource_group_id BIGINT NOT NULL,
     pool VARCHAR(256) NOT NULL,
+    only_bot VARCHAR(256) NOT NULL,
     dimensions {longtext} NOT NULL,
     shared INT NOT NULL,
     created_at BIGINT NOT NULL,
     used_at BIGINT NOT NULL,
     UNIQUE (hash, resource_group_id, probe)
 ){table};
-CREATE INDEX IF NOT EXISTS task_dimensions_pool ON task_dimensions (pool, id);
+CREATE INDEX IF NOT EXISTS task_dimensions_pool ON task_dimensions (pool, only_bot, id);
 CREATE INDEX IF NOT EXISTS task_dimensions_used ON task_dimensions (used_at);
 
 CREATE TABLE IF NOT EXISTS bot_dimensions (
@@ -247,7 +248,7 @@ CREATE TABLE IF NOT EXISTS task_runs (
     idle_since BIGINT,
     PRIMARY KEY (task_id, run)
 ){clustered};
-CREATE INDEX IF NOT EXISTS task_runs_due ON task_runs (due_at);
+CREATE INDEX IF NOT EXISTS task_runs_due ON task_runs (due_at, resource_group_id);
 CREATE INDEX IF NOT EXISTS task_runs_bot ON task_runs (bot_id, due_at);
 
 CREATE TABLE IF NOT EXISTS performance_stats (

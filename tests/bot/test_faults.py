@@ -112,6 +112,7 @@ def test_output_that_the_server_refuses_in_an_exchange_is_uploaded_by_itself(stu
 
 def test_a_result_whose_output_the_server_refuses_in_an_exchange_follows_its_log(stub: Stub, tmp_path: Path):
     stub.log_refusal = 413
+    stub.poll_s = POLL_S
     with a_bot(stub.url, tmp_path / "b1"):
         quick = stub.submit(SHELL, "-c", "echo out; echo err >&2; exit 3")
         assert stub.result(quick)["exit_code"] == 3

@@ -72,6 +72,7 @@ class ExchangeRequest:
         self.records = self.records[:kept]
         self.body["reports"] = [record["report"] for record in self.records] + others
         self.body["logs"] = []
+        self.body["wait_s"] = 0.0  # the results that were left out must not wait for the end of a poll
         self.spooled = []
 
 

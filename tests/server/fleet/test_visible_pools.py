@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from myrmidon.scheduler import resource_groups
 from tests.server.inside import inside
 from tests.server.test_fleet import write
 
@@ -122,14 +121,8 @@ def test_with_closed_pools_only_those_of_the_group_are_visible(tmp_path):
     with opened(tmp_path, closed="true") as app:
         for name, pools in BOTS.items():
             meet(app, name, pools)
-        app.run(
-            app.context.db.write(
-                lambda tx: [
-                    resource_groups.create_group(tx, name, now=app.context.now(), ids=app.context.ids)
-                    for name in ("others", "strangers")
-                ]
-            )
-        )
+        for name in ("others", "strangers"):
+            assert app.post("/api/v1/groups", {"name": name}).status == 200
         assert bots_of(app, token=app.token("user")) == ["b-both", "b-ours"]
         assert bots_of(app, token=app.token("user", "others")) == ["b-both", "b-ours", "b-theirs"]
         assert bots_of(app, token=app.token("user", "strangers")) == []

@@ -6,12 +6,16 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 from myrmidon.cli.context import find_endpoint
 from myrmidon.sdk import server_discovery
+
+NOBODY = 2**22 + 1
+"""The number of no process: above the largest one."""
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +31,10 @@ def with_token(folder: Path, token: str) -> Path:
     folder.mkdir(parents=True)
     (folder / "admin.token").write_text(f"{token}\n")
     return folder
+
+
+def entry(server: str, data_dir: Path, pid: int) -> dict[str, Any]:
+    return {"server": server, "data_dir": str(data_dir), "pid": pid, "up": True}
 
 
 def test_without_anything_it_is_the_default_server_with_the_token_of_its_folder(home: Path):
@@ -60,23 +68,23 @@ def test_line_ends_from_other_systems_are_part_of_neither(home: Path, monkeypatc
 def test_a_running_up_is_found_and_a_dead_one_is_not(home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server_discovery, "_is_myrmidon", lambda _: True)
     folder = with_token(home / "elsewhere", "myr_up")
-    server_discovery.register_local_server("http://127.0.0.1:4711", folder)
+    server_discovery.register_local_server("http://127.0.0.1:4711", folder, up=True)
     assert (find_endpoint(None, None).server, find_endpoint(None, None).token) == ("http://127.0.0.1:4711", "myr_up")
     file = home / "config" / "myrmidon" / f"local-{os.getpid()}.json"
     assert json.loads(file.read_text())["pid"] == os.getpid()
-    file.write_text(json.dumps({"server": "http://127.0.0.1:4711", "data_dir": str(folder), "pid": 2**22 + 1}))
+    file.write_text(json.dumps(entry("http://127.0.0.1:4711", folder, NOBODY)))
     assert find_endpoint(None, None).server == "http://127.0.0.1:8910"
 
 
 def test_a_number_that_another_program_has_now_is_not_taken_for_up(home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Path, "read_bytes", lambda _: b"vi")
-    server_discovery.register_local_server("http://127.0.0.1:4711", home)
+    server_discovery.register_local_server("http://127.0.0.1:4711", home, up=True)
     assert server_discovery.newest_local_server() == {}
 
 
 def test_a_token_from_a_file_goes_only_to_the_server_it_belongs_to(home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server_discovery, "_is_myrmidon", lambda _: True)
-    server_discovery.register_local_server("http://127.0.0.1:4711", with_token(home / "elsewhere", "myr_up"))
+    server_discovery.register_local_server("http://127.0.0.1:4711", with_token(home / "elsewhere", "myr_up"), up=True)
     with_token(home / "data" / "myrmidon", "myr_local")
     server_discovery.write_config("https://remembered", "myr_remembered")
     assert find_endpoint("https://stranger", None).token is None
@@ -85,7 +93,8 @@ def test_a_token_from_a_file_goes_only_to_the_server_it_belongs_to(home: Path, m
 
 def test_what_was_logged_in_with_beats_the_token_of_the_folder(home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(server_discovery, "_is_myrmidon", lambda _: True)
-    server_discovery.register_local_server("http://127.0.0.1:4711", with_token(home / "elsewhere", "myr_admin"))
+    folder = with_token(home / "elsewhere", "myr_admin")
+    server_discovery.register_local_server("http://127.0.0.1:4711", folder, up=True)
     assert find_endpoint(None, None).token == "myr_admin"
     file = server_discovery.write_config("http://127.0.0.1:4711", "myr_ada")
     assert (find_endpoint(None, None).token, find_endpoint(None, None).token_source) == ("myr_ada", str(file))
@@ -101,16 +110,38 @@ def test_the_newest_of_several_is_meant_and_the_others_are_found_when_it_has_end
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(server_discovery, "_is_myrmidon", lambda _: True)
-    first = {"server": "http://127.0.0.1:1", "data_dir": str(with_token(home / "a", "myr_a")), "pid": os.getppid()}
-    gone = {"server": "http://127.0.0.1:2", "data_dir": str(home), "pid": 2**22 + 1}
+    first = entry("http://127.0.0.1:1", with_token(home / "a", "myr_a"), os.getppid())
+    gone = entry("http://127.0.0.1:2", home, NOBODY)
     folder = home / "config" / "myrmidon"
     folder.mkdir(parents=True)
     for one in (first, gone):
         (folder / f"local-{one['pid']}.json").write_text(json.dumps(one))
         os.utime(folder / f"local-{one['pid']}.json", (1, 1))
-    server_discovery.register_local_server("http://127.0.0.1:4711", with_token(home / "b", "myr_b"))
+    server_discovery.register_local_server("http://127.0.0.1:4711", with_token(home / "b", "myr_b"), up=True)
     assert find_endpoint(None, None).server == "http://127.0.0.1:4711"
     assert find_endpoint("http://127.0.0.1:1", None).token == "myr_a"
     server_discovery.unregister_local_server()
     assert (find_endpoint(None, None).server, find_endpoint(None, None).token) == ("http://127.0.0.1:1", "myr_a")
     assert [file.name for file in folder.iterdir()] == [f"local-{os.getppid()}.json"]
+
+
+@pytest.mark.parametrize("name", ["localhost", "[::1]", "127.0.0.1", "LOCALHOST"])
+def test_the_names_of_the_loopback_interface_are_one_server(home: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+    monkeypatch.setattr(server_discovery, "_is_myrmidon", lambda _: True)
+    server_discovery.register_local_server("http://127.0.0.1:4711", with_token(home / "a", "myr_a"), up=True)
+    assert find_endpoint(f"http://{name}:4711/", None).token == "myr_a"
+    assert find_endpoint(f"http://{name}:4712", None).token is None
+    server_discovery.write_config(f"http://{name}:4711", "myr_ada")
+    assert find_endpoint("http://127.0.0.1:4711", None).token == "myr_ada"
+
+
+def test_a_server_that_runs_alone_is_known_but_not_used_unasked(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server_discovery, "_is_myrmidon", lambda _: True)
+    server_discovery.register_local_server("http://0.0.0.0:4711", with_token(home / "a", "myr_a"), up=False)
+    assert find_endpoint(None, None).server == "http://127.0.0.1:8910"
+    assert find_endpoint("http://127.0.0.1:4711", None).token == "myr_a"
+
+
+def test_an_unreadable_address_in_the_file_of_login_is_no_address(home: Path):
+    server_discovery.write_config("http://x:99999", "myr_ada")
+    assert find_endpoint("http://x:1", None).token is None

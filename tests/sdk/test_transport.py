@@ -19,6 +19,7 @@ from myrmidon.sdk.errors import (
     Overloaded,
     ServerError,
     Unreachable,
+    WrongScheme,
 )
 from myrmidon.sdk.transport import KEY_HEADER, RetryPolicy, Transport, parse_events
 from myrmidon.wire.queues import QueueList
@@ -283,3 +284,27 @@ def test_events_are_cut_as_the_standard_says():
         ("message", "one\ntwo", None),
         ("e", " spaced", "7"),
     ]
+
+
+def test_a_token_that_is_not_accepted_gets_the_advice_for_people():
+    asked = answer(401, {"error": {"code": "unauthorized", "message": "This needs a token. Send it as a header."}})
+    with scripted(asked) as server, pytest.raises(NotAllowed) as failed:
+        client(server.url, how_to_log_in="Log in.").queues()
+    assert str(failed.value) == "This needs a token. Log in."
+    assert (failed.value.message, failed.value.advice) == ("This needs a token.", "Log in.")
+
+
+def test_a_call_that_is_refused_for_another_reason_is_not_answered_with_how_to_log_in():
+    asked = answer(403, {"error": {"code": "forbidden", "message": "The host name 'x' is not allowed."}})
+    with scripted(asked) as server, pytest.raises(NotAllowed) as failed:
+        client(server.url, how_to_log_in="Log in.").queues()
+    assert str(failed.value) == "The host name 'x' is not allowed."
+
+
+def test_https_that_is_spoken_to_an_http_port_is_told_at_once():
+    clock = FakeTime()
+    with scripted(CUT) as server, pytest.raises(WrongScheme) as failed:
+        client(server.url.replace("http:", "https:"), clock).queues()
+    place = server.url.partition("//")[2]
+    assert str(failed.value) == f"The server at {place} speaks HTTP, not HTTPS. Write http://{place}."
+    assert clock.slept == []

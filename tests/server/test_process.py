@@ -22,6 +22,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from myrmidon.sdk.client import Client
+from myrmidon.sdk.errors import WrongScheme
 from myrmidon.server.asgi.protocol import MAX_HEADER_BYTES
 from tests import servers
 from tests.deadline import HANG_S, POLL_S
@@ -542,6 +544,14 @@ def test_tls_by_settings(tls, tmp_path):
             context.wrap_socket(raw, server_hostname="localhost") as wrapped,
         ):
             assert wrapped.version() in ("TLSv1.2", "TLSv1.3")
+
+
+def test_http_that_is_spoken_to_an_https_server_is_told_at_once(tls):
+    with live_server(**tls) as server:
+        where = f"127.0.0.1:{server.port}"
+        with pytest.raises(WrongScheme) as failed:
+            Client(f"http://{where}", "myr_x").tasks()
+    assert str(failed.value) == f"The server at {where} speaks HTTPS, not HTTP. Write https://{where}."
 
 
 @pytest.mark.parametrize("odd", ["locked", "swapped"])

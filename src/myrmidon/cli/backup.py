@@ -137,12 +137,15 @@ def _data_dir_of(server: str | None) -> str | None:
     """
     endpoint = find_endpoint(server, None)
     local = server_discovery.local_server(endpoint.server)
-    if not local and endpoint.server_source != server_discovery.DEFAULT_SOURCE:
+    is_default = endpoint.server_source == server_discovery.DEFAULT_SOURCE
+    if local and (local["up"] or is_default):
+        return str(local["data_dir"])
+    if not is_default:  # also a `myrmidon server` whose folder is known: its database may be elsewhere
         raise click.UsageError(
             f"The data folder of {endpoint.server} (from {endpoint.server_source}) is not known here. On the machine of"
             " that server, name it with --data-dir, or its settings with --config."
         )
-    return local.get("data_dir")
+    return None
 
 
 def _described(settings: Settings) -> str:

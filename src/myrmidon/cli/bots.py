@@ -12,6 +12,7 @@ import click
 
 from myrmidon.cli import output
 from myrmidon.cli.bot_start import bot_command, bot_environment
+from myrmidon.cli.collect import as_they_end
 from myrmidon.cli.context import CliContext, connected, fetch_pages
 from myrmidon.cli.request_options import Duration, Id, Pair
 from myrmidon.cli.tokens import bootstrap_command
@@ -161,8 +162,9 @@ def terminate(cli: CliContext, bot_id: str, reason: str, *, wait: bool) -> None:
     """Make a bot exit after its current run, by a task addressed to it."""
     answer = cli.api.terminate(bot_id, reason=reason)
     task_id = answer.task_id
-    while wait and task_id is not None and not cli.api.wait([task_id]).done:
-        pass
+    if wait and task_id is not None:
+        for _ in as_they_end(cli, [task_id], None):
+            pass
     _print_result(
         cli, answer, f"Bot {bot_id} {'has ended' if wait else 'exits after its current run'} (task {task_id})."
     )

@@ -167,7 +167,7 @@ def _wait_for_tasks(
     interactive = sys.stderr.isatty() and not cli.as_json
     reporter = _progress_bar(len(task_ids)) if interactive else _plain_lines(to_stderr=cli.as_json or logs)
     with reporter as report:
-        for task in _as_they_end(cli, task_ids, timeout):
+        for task in as_they_end(cli, task_ids, timeout):
             ended[task.task_id] = task
             report(task)
             if interactive and not logs and not sys.stdout.isatty():  # the bar is on stderr; stdout is a file or pipe
@@ -180,15 +180,18 @@ def _wait_for_tasks(
     ]
 
 
-def _as_they_end(cli: CliContext, task_ids: list[str], timeout: float | None) -> Iterator[TaskInfo]:
+def as_they_end(cli: CliContext, task_ids: list[str], timeout: float | None) -> Iterator[TaskInfo]:
     """Each task once, in the order of their end; stops at the timeout."""
     from myrmidon.sdk.api.tasks import MAX_TASKS_PER_WAIT, MAX_WAIT_S
+    from myrmidon.sdk.wait_reasons import WaitReasons
 
     pending = list(task_ids)
+    reasons = WaitReasons(cli.api)
     until = None if timeout is None else time.monotonic() + timeout
     while pending:
         remaining_s = None if until is None else max(0.0, until - time.monotonic())
-        wait_s = MAX_WAIT_S if remaining_s is None else min(MAX_WAIT_S, round(remaining_s))
+        longest_s = min(MAX_WAIT_S, max(1, round(reasons.due_in())))
+        wait_s = longest_s if remaining_s is None else min(longest_s, round(remaining_s))
         states = cli.api.wait(pending[:MAX_TASKS_PER_WAIT], wait_s=wait_s, within_s=remaining_s).tasks
         ended = [task.task_id for task in states if task.final]
         for task_id in ended:
@@ -196,6 +199,8 @@ def _as_they_end(cli: CliContext, task_ids: list[str], timeout: float | None) ->
         pending = [task_id for task_id in pending if task_id not in ended]
         if not ended and until is not None and time.monotonic() >= until:
             return
+        if not reasons.due_in():
+            reasons.look(dict.fromkeys(pending, ""))
 
 
 Report: TypeAlias = "Callable[[TaskInfo], None]"

@@ -56,6 +56,17 @@ def find_endpoint(server: str | None, token: str | None) -> Endpoint:
         raise click.UsageError(str(error)) from None
 
 
+def _print_log_messages() -> None:
+    """Print what the SDK logs for people: why something that is waited for does not run."""
+    import logging  # late, for startup time
+
+    class Notes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            output.note(record.getMessage())
+
+    logging.getLogger("myrmidon").addHandler(Notes(logging.WARNING))
+
+
 class CliContext:
     """The server that a command's options select, a client for it, and whether to print JSON."""
 
@@ -72,7 +83,10 @@ class CliContext:
         from myrmidon.sdk.client import Client
         from myrmidon.sdk.transport import Transport
 
-        return Client(Transport(self.endpoint.server, self.endpoint.token, on_retry=output.note))
+        _print_log_messages()
+        endpoint = self.endpoint
+        advice = endpoint.how_to_log_in
+        return Client(Transport(endpoint.server, endpoint.token, on_retry=output.note, how_to_log_in=advice))
 
     @property
     def api(self) -> Api:

@@ -75,9 +75,11 @@ def _failure(task: wire.JobTask) -> str:
 
 def _follow_job(cli: CliContext, job: Job, pattern: str | None, states: Sequence[str]) -> int:
     """Follow every run that is seen; one that another run has replaced before the next look is not."""
-    changes, seen, followers = JobChanges(job), set[str](), Followers(cli)
+    from myrmidon.sdk.wait_reasons import WaitReasons  # late, for startup time
+
+    changes, seen, followers, reasons = JobChanges(job), set[str](), Followers(cli), WaitReasons(cli.api)
     while True:
-        waited = job.poll(wait_s=1.0)
+        waited = job.poll_for(reasons, wait_s=1.0)
         for task in changes.read(state=states, label=pattern):
             if (key := task.run or task.task_id) not in seen:
                 seen.add(key)

@@ -55,12 +55,12 @@ def watch_job(cli: CliContext, job: Job) -> int:
     reporter = FailureReporter(cli, job)
     try:
         if cli.as_json:
-            info = _follow(job, _print_json_change)
+            info = _follow(cli, job, _print_json_change)
             output.print_struct({"job": info}, indent=False)
         elif sys.stdout.isatty():
-            info = _show_live(job, reporter)
+            info = _show_live(cli, job, reporter)
         else:
-            info = _follow(job, lambda task: _print_change(task, reporter))
+            info = _follow(cli, job, lambda task: _print_change(task, reporter))
             output.echo(f"job {info.job_id}  {info.state}")
     except KeyboardInterrupt:
         output.note("The job goes on.")
@@ -89,12 +89,15 @@ class _Pace:
 # ---------------------------------------------------------------- without a terminal
 
 
-def _follow(job: Job, report: Callable[[wire.JobTask], None]) -> wire.JobInfo:
+def _follow(cli: CliContext, job: Job, report: Callable[[wire.JobTask], None]) -> wire.JobInfo:
     """Report every task that runs or has ended, then every change, until the job has ended."""
+    from myrmidon.sdk.wait_reasons import WaitReasons  # late, for startup time
+
     changes = JobChanges(job)
+    reasons = WaitReasons(cli.api)
     pace, wait_s = _Pace(), 0.0
     while True:
-        waited = job.poll(wait_s=wait_s)
+        waited = job.poll_for(reasons, wait_s=wait_s)
         pace.begin()
         first = not changes.tasks
         for task in changes.read_all() if waited.done else changes.read():
@@ -118,13 +121,16 @@ def _print_change(task: wire.JobTask, reporter: FailureReporter) -> None:
 # ---------------------------------------------------------------- on a terminal
 
 
-def _show_live(job: Job, reporter: FailureReporter) -> wire.JobInfo:
+def _show_live(cli: CliContext, job: Job, reporter: FailureReporter) -> wire.JobInfo:
     from rich.console import Console  # late, for startup time
     from rich.live import Live
     from rich.text import Text
 
+    from myrmidon.sdk.wait_reasons import WaitReasons
+
     console = Console(highlight=False)
     view = _View(job)
+    reasons = WaitReasons(cli.api)
     pace, wait_s = _Pace(), 0.0
 
     def shown(lines: Sequence[str]) -> Text:
@@ -133,7 +139,7 @@ def _show_live(job: Job, reporter: FailureReporter) -> wire.JobInfo:
 
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            waited = job.poll(wait_s=wait_s)
+            waited = job.poll_for(reasons, wait_s=wait_s)
             pace.begin()
             for task in view.read(waited.job, done=waited.done):
                 for line in reporter.lines(task):

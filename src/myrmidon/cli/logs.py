@@ -64,7 +64,7 @@ def follow_log(cli: CliContext, task_id: str, *, run: int | None = None, stream:
 
     printer = LogPrinter(cli)
     try:
-        for chunk in cli.api.follow(task_id, run=run, stream=stream):
+        for chunk in cli.client.follow(task_id, run=run, stream=stream):
             if isinstance(chunk, LogBytes):
                 printer.write(chunk.run, chunk.stream, chunk.data)
     finally:

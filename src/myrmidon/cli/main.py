@@ -267,12 +267,12 @@ def _print_json(error: dict[str, object]) -> None:
 
 
 def _advice(error: errors.CallFailed) -> str:
+    if error.advice:
+        return error.advice
     if isinstance(error, errors.Untrusted):
         return "set SSL_CERT_FILE to the certificate of the authority that signed it, if you trust it."
     if isinstance(error, errors.Unreachable):
         return "start one with `myrmidon up`, or set --server; `myrmidon doctor` checks for problems."
-    if isinstance(error, errors.NotAllowed):
-        return "set a token with MYRMIDON_TOKEN or `myrmidon login`; `myrmidon doctor` shows which one is in use."
     if isinstance(error, errors.Overloaded):
         return "try again later; `myrmidon doctor` checks for problems."
     if isinstance(error, errors.ServerError):

@@ -24,7 +24,6 @@ from myrmidon.cli.request_options import (
     request_options,
 )
 from myrmidon.cli.task_file import submit_file
-from myrmidon.cli.wait_reasons import explain_long_wait
 from myrmidon.sdk.errors import CallFailed, error_for_item
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def run(cli: CliContext, **options: Any) -> int:
     output.note(f"task {task.task_id}" + (" (deduped)" if task.deduped_from else ""))
     if not options["stdin"] and options["secret_file"] != "-":
         standard_input.warn_if_ignored()
-    with _confirm_ctrl_c(cli, task.task_id), explain_long_wait(cli, task.task_id):
+    with _confirm_ctrl_c(cli, task.task_id):
         follow_log(cli, task.deduped_from or task.task_id)
         ended = cli.api.task(task.task_id)
     if cli.as_json:

@@ -6,12 +6,15 @@ The server's code is imported only to start a server or to check its settings.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from myrmidon.cli import exit_codes, fleet_config, output
 from myrmidon.cli.context import CliContext, connected, json_option
+from myrmidon.sdk import server_discovery
 
 if TYPE_CHECKING:
     from myrmidon.server.settings import Settings
@@ -56,9 +59,17 @@ def server(**options: Any) -> int:
 
     settings = settings_from_options(options)
     try:
-        return run_server(settings)
+        return run_server(settings, on_listening=partial(_register, settings))
     except MyrmidonError as error:
         raise click.ClickException(error.message) from error
+    finally:
+        server_discovery.unregister_local_server()
+
+
+def _register(settings: Settings, url: str) -> None:
+    """Let the commands of this user find the token of this server. One that runs as a service may have no home."""
+    with suppress(OSError):
+        server_discovery.register_local_server(url, settings.data_folder, up=False)
 
 
 @click.group()

@@ -136,12 +136,12 @@ class LocalCluster:
     def start(self) -> None:
         for running in server_discovery.local_servers():
             if running.get("data_dir") == str(self.folder):
-                raise click.ClickException(f"`myrmidon up` is already running on this folder, at {running['server']}.")
+                raise click.ClickException(f"A server is already running on this folder, at {running['server']}.")
         for folder in (self.folder, self.folder / "bots"):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._echo(f"Starting a server on {display_path(self.folder)} ...")
         self._start_server()
-        server_discovery.register_local_server(self.url, self.folder)
+        server_discovery.register_local_server(self.url, self.folder, up=True)
         if self.count:
             self._echo(f"Starting {output.plural(self.count, 'bot')} ...")
             self._revoke_shared_token()

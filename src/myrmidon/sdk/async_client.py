@@ -172,8 +172,9 @@ class AsyncNewJob:
 
     async def wait(self) -> wire.JobInfo:
         """The job once it has ended, however it ends. Limit the time with ``asyncio.timeout``."""
+        reasons = self.job.wait_reasons()
         while True:
-            waited = await asyncio.to_thread(self.job.poll)
+            waited = await asyncio.to_thread(self.job.poll, reasons)
             if waited.done:
                 return waited.job
 

@@ -18,6 +18,7 @@ from myrmidon.sdk.jobs import Job
 from myrmidon.sdk.resource_groups import ResourceGroups
 from myrmidon.sdk.server_discovery import find_endpoint
 from myrmidon.sdk.transport import Transport
+from myrmidon.sdk.wait_reasons import WaitReasons
 from myrmidon.wire.jobs import JobCheck, JobList
 from myrmidon.wire.logs import Ended, LogBytes
 from myrmidon.wire.tasks import Cancelled, RerunAnswer, TaskInfo, TaskList, Waited
@@ -115,10 +116,11 @@ class Client(FunctionMethods):
 
     def follow(self, task_id: str, *, run: int | None = None, stream: str = "both") -> Iterator[LogBytes | Ended]:
         """The log as it is written, then the end of the task or run. Resumes after a server restart."""
-        return self.api.follow(task_id, run=run, stream=stream)
+        with WaitReasons(self.api).looking_at(task_id):
+            yield from self.api.follow(task_id, run=run, stream=stream)
 
 
 def found_server(server: str | None, token: str | None) -> Transport:
     """The server and the token that the arguments, the environment or the files of this user name."""
     endpoint = find_endpoint(server, token)
-    return Transport(endpoint.server, endpoint.token)
+    return Transport(endpoint.server, endpoint.token, how_to_log_in=endpoint.how_to_log_in)

@@ -2,7 +2,8 @@
 
     CallFailed               base class
     ├── Unreachable          no response before the retry limit
-    │   └── Untrusted        the server's certificate is not trusted
+    │   ├── Untrusted        the server's certificate is not trusted
+    │   └── WrongScheme      the address says https and the server speaks HTTP, or the reverse
     ├── Refused              any other status below 500, with the error's code, message and problems
     │   ├── NotAllowed       401 and 403: no token, an invalid one, or one without the required role
     │   ├── NotFound         404: no such object, or it belongs to another resource group
@@ -27,19 +28,22 @@ if TYPE_CHECKING:
 
 
 class CallFailed(Exception):
-    """A call failed. ``code`` is a stable identifier, ``message`` a sentence for people."""
+    """A call failed. ``code`` is a stable identifier, ``message`` a sentence for people, ``advice`` what to do next."""
 
     code = "call.failed"
 
-    def __init__(self, message: str, *, code: str = "", problems: Sequence[Mapping[str, Any]] = ()) -> None:
-        super().__init__(message)
+    def __init__(
+        self, message: str, *, code: str = "", problems: Sequence[Mapping[str, Any]] = (), advice: str = ""
+    ) -> None:
+        super().__init__(f"{message} {advice}".rstrip())
         self.message = message
+        self.advice = advice
         self.code = code or type(self).code
         self.problems = [dict(problem) for problem in problems]
 
     def as_dict(self) -> dict[str, Any]:
         """The error in the format of the server's error responses."""
-        error: dict[str, Any] = {"code": self.code, "message": self.message}
+        error: dict[str, Any] = {"code": self.code, "message": f"{self.message} {self.advice}".rstrip()}
         return {**error, "problems": self.problems} if self.problems else error
 
 
@@ -53,6 +57,12 @@ class Untrusted(Unreachable):
     """The server's certificate is not trusted on this machine. Not retried: the result would be the same."""
 
     code = "call.untrusted"
+
+
+class WrongScheme(Unreachable):
+    """The server speaks HTTP where its address says https, or the reverse. Not retried."""
+
+    code = "call.wrong_scheme"
 
 
 class Refused(CallFailed):

@@ -24,9 +24,9 @@ from myrmidon.sdk.code_packages import CodePackages
 from myrmidon.sdk.errors import CallFailed
 from myrmidon.sdk.function_server import MAX_IDS, FunctionServer
 from myrmidon.sdk.graph_submission import submit_graph
-from myrmidon.sdk.no_bot_warning import NoBotWarning
 from myrmidon.sdk.results import SUCCEEDED, output_values, returned
 from myrmidon.sdk.task_failed import task_failed
+from myrmidon.sdk.wait_reasons import WaitReasons
 from myrmidon.wire.values import TaskOutcome
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class FunctionCalls:
         self._is_held = False
         self._closing = False
         self._threads: list[threading.Thread] = []
-        self._no_bot = NoBotWarning(server)
+        self._reasons = WaitReasons(server.api)
 
     # -- submit -------------------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class FunctionCalls:
             return
         with self._lock:
             if not self._sent:
-                self._no_bot.restart()
+                self._reasons.restart()
             for future in live:
                 future.job_id, future.task_id = submitted.job_id, submitted.task_ids[future.label]
                 self._sent[future.task_id] = future
@@ -249,17 +249,17 @@ class FunctionCalls:
                 if not self._sent or self._is_over():
                     return
                 ids, num_sent = list(islice(self._sent, MAX_IDS)), len(self._sent)
-                label = self._sent[ids[0]].label
+                labels = {task_id: self._sent[task_id].label for task_id in ids}
             poll_s = _POLL_S if num_sent <= MAX_IDS else _POLL_OF_MANY_S
             try:
-                outcomes = self._server.results(ids, min(poll_s, max(_SHORTEST_POLL_S, self._no_bot.due_in())))
+                outcomes = self._server.results(ids, min(poll_s, max(_SHORTEST_POLL_S, self._reasons.due_in())))
             except Exception as error:  # noqa: BLE001 - as above
                 self._fail_all(ids, error)
                 continue
             self._resolve(outcomes)
             if not outcomes:
-                if not self._no_bot.due_in():
-                    self._no_bot.look(ids[0], label)
+                if not self._reasons.due_in():
+                    self._reasons.look(labels)
                 self._move_to_end(ids)
             elif len(outcomes) < len(ids):
                 # Each answer should have many results; the fewer tasks are left, the shorter the pause.

@@ -12,10 +12,10 @@ from myrmidon.sdk.errors import JobFailed, WaitedTooLong
 from myrmidon.sdk.function_server import MAX_IDS, FunctionServer
 from myrmidon.sdk.job_graph import FAILED
 from myrmidon.sdk.jobs import Job
-from myrmidon.sdk.no_bot_warning import NoBotWarning
 from myrmidon.sdk.progress import ProgressLine
 from myrmidon.sdk.results import SUCCEEDED
 from myrmidon.sdk.task_failed import TaskFailed, task_failed
+from myrmidon.sdk.wait_reasons import WaitReasons
 from myrmidon.wire.jobs import JobInfo
 from myrmidon.wire.values import TaskOutcome
 
@@ -95,7 +95,7 @@ class Waiting:
         self._left = left
         self._ended: JobInfo | None = None
         self._wait_s = 0.0
-        self._no_bot = NoBotWarning(server)
+        self._reasons = WaitReasons(server.api)
 
     def poll(self, deadline: float | None = None) -> bool:
         """Wait for some time; whether all tasks have succeeded. Raises TaskFailed if one cannot any more."""
@@ -128,10 +128,8 @@ class Waiting:
         self.line.update(info)
         if info.state in ("FAILED", "CANCELLED") and not info.busy:
             self._ended = info
-        elif info.counts.get("READY") and not info.counts.get("RUNNING") and not self._no_bot.due_in():
-            self.line.end()
-            for task in self._results.job.tasks(state=["READY"], limit=1):
-                self._no_bot.look(task.task_id, task.label)
+        elif not self._reasons.due_in():
+            self._reasons.look_at_job(self._results.job, info.counts)
 
 
 def _chunks(ids: Iterable[str]) -> list[list[str]]:

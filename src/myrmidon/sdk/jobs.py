@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from myrmidon.sdk.api.caller import Caller, segment
+from myrmidon.sdk.api.caller import segment
 from myrmidon.sdk.errors import JobFailed, WaitedTooLong
 from myrmidon.sdk.job_graph import FAILED, blockers, describe_end
 from myrmidon.sdk.transport import new_key
+from myrmidon.sdk.wait_reasons import WaitReasons
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.fields import Done
 from myrmidon.wire.job_actions import JobChanged, JobExtended, JobRerun, JobWaited
 from myrmidon.wire.job_compare import JobComparison
 from myrmidon.wire.notes import JobMeta
+
+if TYPE_CHECKING:
+    from myrmidon.sdk.api.calls import Api
 
 T = TypeVar("T")
 
@@ -25,7 +29,7 @@ PAGE = 1_000
 class Job:
     """Handle of one job. Every method asks the server; nothing is cached."""
 
-    def __init__(self, api: Caller, job_id: str) -> None:
+    def __init__(self, api: Api, job_id: str) -> None:
         self._api = api
         self.id = job_id
 
@@ -96,12 +100,20 @@ class Job:
         body = {"wait_s": wait_s, "seq": seq}
         return self._api.call("POST", f"jobs/{segment(self.id)}/wait", JobWaited, body=body, wait_s=wait_s)
 
+    def poll_for(self, reasons: WaitReasons, *, wait_s: float) -> JobWaited:
+        """One long poll for a caller that waits for the end; says from time to time why tasks do not run."""
+        waited = self.poll(wait_s=min(wait_s, max(1.0, reasons.due_in())))
+        if not waited.done and not reasons.due_in():
+            reasons.look_at_job(self, waited.job.counts)
+        return waited
+
     def wait(self, timeout: float | None = None) -> wire.JobInfo:
         """The job once it has ended; WaitedTooLong after ``timeout`` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
+        reasons = WaitReasons(self._api)
         while True:
             left = MAX_WAIT_S if deadline is None else max(0.0, min(MAX_WAIT_S, deadline - time.monotonic()))
-            waited = self.poll(wait_s=left)
+            waited = self.poll_for(reasons, wait_s=left)
             if waited.done:
                 return waited.job
             if deadline is not None and time.monotonic() >= deadline:

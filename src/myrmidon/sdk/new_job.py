@@ -28,6 +28,7 @@ from myrmidon.sdk.plan import JobPlan
 from myrmidon.sdk.results import handles_in, output_values, with_values
 from myrmidon.sdk.shared import Shared, keep
 from myrmidon.sdk.task_failed import TaskFailed
+from myrmidon.sdk.wait_reasons import WaitReasons
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.job_actions import JobWaited
 from myrmidon.wire.values import TaskOutcome
@@ -248,9 +249,13 @@ class NewJob(Recorder):
             labels[source_of(one).node.label] = None
         return list(labels)
 
-    def poll(self) -> JobWaited:
+    def poll(self, reasons: WaitReasons) -> JobWaited:
         """Wait until the job has ended, but not long."""
-        return self._submitted.job.poll(wait_s=10.0)
+        return self._submitted.job.poll_for(reasons, wait_s=10.0)
+
+    def wait_reasons(self) -> WaitReasons:
+        """For a caller of ``poll``."""
+        return WaitReasons(self._server.api)
 
     def wait(self, timeout: float | None = None) -> wire.JobInfo:
         """Wait until the job has ended, however it ends."""

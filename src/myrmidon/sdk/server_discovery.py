@@ -4,7 +4,7 @@
     token    --token, MYRMIDON_TOKEN, config.toml if it is for that server, the data folder of that local server
 
 A token from a file is sent only to the server it belongs to: otherwise `--server OTHER` would disclose this machine's
-administrator token to OTHER.
+administrator token to OTHER. The names of this machine's loopback interface are one server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 DEFAULT_SERVER: Final = "http://127.0.0.1:8910"
 DEFAULT_SOURCE: Final = "the default"
 TOKEN_FILE: Final = "admin.token"
-_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+GIVEN: Final = ("--token", "MYRMIDON_TOKEN")
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1", "0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 
 
 class InvalidAddress(ValueError):
@@ -35,6 +36,16 @@ class Endpoint:
     server_source: str
     token: str | None
     token_source: str
+
+    @property
+    def how_to_log_in(self) -> str:
+        """What to do when the server does not accept the token, or when there is none."""
+        if self.token is None:
+            first = "The first token of a server is in its data folder, in admin.token."
+            return f"`myrmidon login {self.server}` saves one. {first}"
+        if self.token_source in GIVEN:
+            return f"The token is from {self.token_source}, which takes precedence over `myrmidon login`."
+        return f"The token is from {self.token_source}; `myrmidon login {self.server}` saves another one."
 
 
 def find_endpoint(server: str | None, token: str | None) -> Endpoint:
@@ -72,16 +83,30 @@ def _checked_address(url: str, source: str) -> str:
 
 def _token(option: str | None, server: str, local: dict[str, Any], config: dict[str, Any]) -> tuple[str | None, str]:
     if option and option.strip():
-        return option.strip(), "--token"
-    if variable := os.environ.get("MYRMIDON_TOKEN", "").strip():
-        return variable, "MYRMIDON_TOKEN"
-    if config.get("server") and _normalize(config["server"]) == server and config.get("token"):
+        return option.strip(), GIVEN[0]
+    if variable := os.environ.get(GIVEN[1], "").strip():
+        return variable, GIVEN[1]
+    if config.get("server") and config.get("token") and is_same_server(config["server"], server):
         return str(config["token"]).strip(), str(config_file())
     if local:
         return _from_file(Path(local["data_dir"]) / TOKEN_FILE)
     if urlsplit(server).hostname in _LOOPBACK:
         return _from_file(default_data_dir() / TOKEN_FILE)
     return None, "nowhere"
+
+
+def is_same_server(one: object, other: str) -> bool:
+    """Whether two addresses name the same server."""
+    try:
+        return _without_alias(str(one)) == _without_alias(other)
+    except ValueError:
+        return False
+
+
+def _without_alias(url: str) -> tuple[str, str | None, int | None, str]:
+    parts = urlsplit(_normalize(url))
+    host = _LOOPBACK[0] if parts.hostname in _LOOPBACK else parts.hostname
+    return parts.scheme, host, parts.port or {"http": 80, "https": 443}.get(parts.scheme), parts.path
 
 
 def _from_file(file: Path) -> tuple[str | None, str]:
@@ -141,17 +166,20 @@ def write_config(server: str, token: str) -> Path:
 
 
 def newest_local_server() -> dict[str, Any]:
-    """The most recently started `myrmidon up` that is running: {server, data_dir, pid}, or {}."""
-    return next(iter(local_servers()), {})
+    """The most recently started `myrmidon up` that is running, or {}: a `myrmidon server` is not used unasked."""
+    return next((entry for entry in local_servers() if entry["up"]), {})
 
 
 def local_server(url: str) -> dict[str, Any]:
-    """The running `myrmidon up` at this address: {server, data_dir, pid}, or {}."""
-    return next((entry for entry in local_servers() if _normalize(entry["server"]) == _normalize(url)), {})
+    """The running server at this address, or {}."""
+    return next((entry for entry in local_servers() if is_same_server(entry["server"], url)), {})
 
 
 def local_servers() -> list[dict[str, Any]]:
-    """Every running `myrmidon up` of this user, newest first. Each has its own file, removed when it stops."""
+    """Every running `myrmidon up` and `myrmidon server` of this user, newest first: {server, data_dir, pid, up}.
+
+    Each has its own file, removed when it stops.
+    """
     files = sorted(config_dir().glob("local-*.json"), key=_written_at, reverse=True)
     return [entry for file in files if (entry := _read_if_running(file))]
 
@@ -163,13 +191,14 @@ def _written_at(file: Path) -> int:
 
 
 def _read_if_running(file: Path) -> dict[str, Any]:
-    """The entry of a `myrmidon up`, or {} when its process has ended."""
+    """The entry of a server, or {} when its process has ended."""
     try:
         content = json.loads(file.read_text())
         entry: dict[str, Any] = {
             "server": str(content["server"]),
             "data_dir": str(content["data_dir"]),
             "pid": int(content["pid"]),
+            "up": bool(content["up"]),
         }
         os.kill(entry["pid"], 0)
     except (OSError, ValueError, KeyError, TypeError):
@@ -186,12 +215,13 @@ def _is_myrmidon(pid: int) -> bool:
         return False
 
 
-def register_local_server(server: str, data_dir: Path) -> None:
-    """Record this process as a running `up`, and delete the files of processes that were killed."""
+def register_local_server(server: str, data_dir: Path, *, up: bool) -> None:
+    """Record this process as a running server, and delete the files of processes that were killed."""
     for file in config_dir().glob("local-*.json"):
         if not _read_if_running(file):
             file.unlink(missing_ok=True)
-    write_private(_local_file(), json.dumps({"server": server, "data_dir": str(data_dir), "pid": os.getpid()}))
+    entry = {"server": server, "data_dir": str(data_dir), "pid": os.getpid(), "up": up}
+    write_private(_local_file(), json.dumps(entry))
 
 
 def unregister_local_server() -> None:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 import ssl
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http.client import BadStatusLine, IncompleteRead
 from typing import Any, Final, Protocol, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import urllib3
 from urllib3.exceptions import HTTPError, LocationValueError, ProtocolError, ReadTimeoutError
@@ -29,6 +31,7 @@ from myrmidon.sdk.errors import (
     ServerError,
     Unreachable,
     Untrusted,
+    WrongScheme,
     error_for_response,
 )
 
@@ -41,6 +44,8 @@ _MAX_IDLE: Final = 32
 _CONNECT_S: Final = 5.0
 _READ_S: Final = 30.0
 _STREAM_READ_S: Final = 60.0  # longer than the interval of the server's keep-alive comments
+_PLAIN_TEXT: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
+"""What OpenSSL says, depending on its version, when the first bytes of a server are text."""
 _FIRST_DELAY_S: Final = 0.1
 _MAX_DELAY_S: Final = 10.0
 
@@ -103,7 +108,8 @@ class Clock(Protocol):
 class Transport:
     """Calls one server with one token.
 
-    ``on_retry`` gets a message once per call that is being retried, and whenever a stream breaks.
+    ``on_retry`` gets a message once per call that is being retried, and whenever a stream breaks. ``how_to_log_in`` is
+    the advice for a token that is missing or not accepted.
     """
 
     def __init__(
@@ -115,6 +121,7 @@ class Transport:
         on_retry: Callable[[str], None] | None = None,
         clock: Clock = time,
         ca_file: str | None = None,
+        how_to_log_in: str = "Give a valid token.",
     ) -> None:
         self.server = server.rstrip("/")
         self._token = (token or "").strip()
@@ -122,6 +129,7 @@ class Transport:
         self._on_retry = on_retry or (lambda _: None)
         self._clock = clock
         self._answered = False
+        self._how_to_log_in = how_to_log_in
         self._pool = urllib3.PoolManager(retries=False, maxsize=_MAX_IDLE, ca_certs=ca_file)
 
     def close(self) -> None:
@@ -223,6 +231,8 @@ class Transport:
         error = error_for_response(response.status, _json_or_none(response.data))
         if isinstance(error, Overloaded):
             error.retry_after_s = _retry_after(response.headers.get("Retry-After"))
+        if error.code == "unauthorized":  # the server's advice is for programs that write headers themselves
+            raise NotAllowed(_first_sentence(error), code=error.code, advice=self._how_to_log_in)
         raise error
 
     def _with_retries(self, send: Callable[[], T], within_s: float | None = None) -> T:
@@ -246,8 +256,8 @@ class Transport:
             else:
                 self._answered = True
                 return result
-            if isinstance(error, Untrusted):
-                raise error
+            if isinstance(error, Untrusted | WrongScheme):
+                raise error from None
             wait = _jitter(attempt) + (error.retry_after_s if isinstance(error, Overloaded) else 0.0)
             now = self._clock.monotonic()
             failed_at = now if failed_at is None else failed_at
@@ -257,7 +267,7 @@ class Transport:
             if now + wait - failed_at > limit:
                 raise error
             if attempt == 1:
-                self._on_retry(f"{error.message.split('. ')[0].rstrip('.')}; trying again for up to {limit:.0f} s.")
+                self._on_retry(f"{_first_sentence(error).rstrip('.')}; trying again for up to {limit:.0f} s.")
             self._clock.sleep(wait)
             attempt += 1
 
@@ -265,7 +275,28 @@ class Transport:
         cause = _last_cause(error)
         if isinstance(cause, ssl.SSLCertVerificationError):
             return Untrusted(f"The certificate of {self.server} is not trusted ({cause.verify_message}).")
+        scheme, _, place = self.server.partition("://")
+        if isinstance(cause, ssl.SSLError) and cause.reason in _PLAIN_TEXT:
+            return WrongScheme(f"The server at {place} speaks HTTP, not HTTPS.", advice=f"Write http://{place}.")
+        if scheme == "http" and isinstance(cause, ConnectionError) and not self._answered and _speaks_tls(self.server):
+            return WrongScheme(f"The server at {place} speaks HTTPS, not HTTP.", advice=f"Write https://{place}.")
         return Unreachable(f"No server answers at {self.server} ({reason_of(error)}).")
+
+
+def _speaks_tls(url: str) -> bool:
+    """Whether a TLS handshake succeeds at an address, whatever the certificate."""
+    parts = urlsplit(url)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with suppress(OSError):
+        with socket.create_connection((parts.hostname, parts.port or 80), _CONNECT_S) as plain:
+            context.wrap_socket(plain).close()
+        return True
+    return False
+
+
+def _first_sentence(error: CallFailed) -> str:
+    return f"{error.message.split('. ')[0].rstrip('.')}."
 
 
 def _checked_token(token: str) -> str:

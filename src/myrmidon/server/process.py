@@ -12,7 +12,7 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -104,8 +104,8 @@ class HttpServer(uvicorn.Server):
 # ---------------------------------------------------------------- the process
 
 
-def run_server(settings: Settings) -> int:
-    """Serve until a signal arrives; returns the exit code of the process."""
+def run_server(settings: Settings, *, on_listening: Callable[[str], None] | None = None) -> int:
+    """Serve until a signal arrives; returns the exit code of the process. ``on_listening`` gets the address."""
     configure_logging(settings.log_level)
     _raise_file_limit(settings.most_connections)
     sock = bind(settings)
@@ -116,6 +116,8 @@ def run_server(settings: Settings) -> int:
         if token_file is not None:
             log.info("created the first administrator's token", file=str(token_file))
         url = url_of(settings, sock)
+        if on_listening is not None:
+            on_listening(url)
         server = HttpServer(_uvicorn_config(context), context, url, first_link(context, url, token_file))
         gc.collect()
         gc.freeze()

@@ -32,8 +32,8 @@ class Warnings(logging.Handler):
 
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Warnings]:
-    monkeypatch.setattr("myrmidon.sdk.no_bot_warning._FIRST_LOOK_S", 0.0)
-    monkeypatch.setattr("myrmidon.sdk.no_bot_warning._NEXT_LOOK_S", 0.0)
+    monkeypatch.setattr("myrmidon.sdk.wait_reasons._FIRST_LOOK_S", 0.0)
+    monkeypatch.setattr("myrmidon.sdk.wait_reasons._NEXT_LOOK_S", 0.0)
     handler = Warnings()
     logging.getLogger("myrmidon").addHandler(handler)
     yield handler
@@ -49,7 +49,7 @@ def test_a_job_without_a_bot_is_named_once(client: Client, warnings: Warnings):
         if warnings.texts:
             break
     [told] = warnings.texts
-    assert told.startswith("half waits for a bot. No bot matches: none of the remaining bots has os:Linx; their os is ")
+    assert told.startswith("waiting for half: No bot matches: none of the remaining bots has os:Linx; their os is ")
     job.cancel()
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from myrmidon.cli.wait_reasons import reason_of
+from myrmidon.sdk.wait_reasons import reason_of
 from myrmidon.wire.tasks import DimensionStep, TaskExplanation, UnavailableBot
 
 STEP = DimensionStep(dimension="gpu:a100", removes=1, left=1)

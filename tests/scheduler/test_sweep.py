@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import json, structs
 
-from myrmidon.scheduler import bot_end, sweep
+from myrmidon.scheduler import bot_end, report, sweep
 from myrmidon.scheduler.sweep_tasks import sweep_tasks
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import task_queues, task_result, task_run, task_to_run
@@ -62,6 +62,24 @@ def test_a_lost_run_leaves_its_evidence(w):
     heard = w.bot_row("b1").heartbeat
     w.lose("b1")
     assert json.decode(w.last_run(task).evidence or "") == {"last_heartbeat": heard, "boot_id": "boot-7"}
+
+
+def test_a_lost_run_has_cost_its_share_of_the_bot_until_the_last_heartbeat(w):
+    w.bot("b1", session=1, state='{"cost_usd_hour": 0.72}')
+    tasks = [w.submit(), w.submit()]
+    runs = [w.take("b1"), w.take("b1")]
+    w.advance(600)
+    w.do(report.heartbeat, "b1", [(run.task_id, run.run, run.token) for run in runs], session=1)
+    w.lose("b1")
+    assert [w.last_run(task).cost_usd for task in tasks] == [pytest.approx(0.06)] * 2
+
+
+def test_a_bot_whose_state_has_no_price_loses_runs_all_the_same(w):
+    w.bot("b1", state='{"cost_usd_hour": "much"}')
+    task = w.submit()
+    w.take("b1")
+    w.lose("b1")
+    assert (w.last_run(task).reason, w.last_run(task).cost_usd) == ("bot_lost", 0)
 
 
 def test_a_task_whose_retries_are_used_up_dies_with_its_bot(w):

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
@@ -213,3 +213,15 @@ def inside(folder: Path, database: str | None = None, **settings: Any) -> Iterat
     opened = Inside(Settings(data_dir=str(folder), database=url, durable=url.startswith("sqlite:"), **settings))
     with contextlib.closing(opened):
         yield opened
+
+
+def pages(app: Inside, path: str, what: str) -> list[dict[str, Any]]:
+    """A whole list, page by page."""
+    found: list[dict[str, Any]] = []
+    cursor = ""
+    while True:
+        page = app.get(f"{path}&cursor={quote(cursor)}" if cursor else path).json
+        found += page[what]
+        cursor = page["cursor"]
+        if cursor is None:
+            return found

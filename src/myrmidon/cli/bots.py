@@ -144,7 +144,7 @@ def drain(cli: CliContext, bot_id: str, *, undo: bool) -> None:
 
 @bot.command()
 @_BOT_ARGUMENT
-@click.option("--reason", "-r", default="by hand", show_default=True, help="Reason, shown with the bot.")
+@click.option("--reason", "-r", default="", help="Reason, shown with the bot. Default: the one it has, or: by hand.")
 @click.option("--undo", is_flag=True, help="End the quarantine.")
 @connected
 def quarantine(cli: CliContext, bot_id: str, reason: str, *, undo: bool) -> None:

@@ -11,6 +11,7 @@ from myrmidon.cli.job_lines import describe_end_on_bot, shortened
 from myrmidon.cli.logs import log_tail_lines
 from myrmidon.sdk.errors import CallFailed
 from myrmidon.sdk.job_graph import FAILED
+from myrmidon.wire.labels import natural_order
 
 if TYPE_CHECKING:
     from myrmidon.sdk.jobs import Job
@@ -83,7 +84,7 @@ def unreachable_lines(blockers: dict[str, str], *, most: int) -> list[str]:
     ordered = sorted(by_blocker.items(), key=lambda item: (-len(item[1]), item[0]))
     lines = [
         f"{output.plural(len(labels), 'task')} cannot run because {blocker} did not succeed:"
-        f" {', '.join(shortened(sorted(labels)))}"
+        f" {', '.join(shortened(sorted(labels, key=natural_order)))}"
         for blocker, labels in ordered[:most]
     ]
     if rest := ordered[most:]:

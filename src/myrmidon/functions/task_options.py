@@ -7,8 +7,9 @@ import os
 import re
 import sys
 import time
-from typing import Any, Mapping, NamedTuple, Sequence, Union
+from typing import Any, Mapping, NamedTuple, Union
 
+from myrmidon.functions.argument_checks import mapping, texts
 from myrmidon.functions.durations import Duration, seconds
 from myrmidon.functions.requirements import BUILT, NAME, Lines, check_lines
 
@@ -142,12 +143,27 @@ def _label(value: object) -> str:
     return value
 
 
-def _dimensions(value: Mapping[str, str | int | Sequence[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _dimensions(value: object) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Values as lists; an empty one removes a default, such as the version of Python."""
+    given = mapping("dimensions", value, "{'os': 'Linux'}")
     return tuple(
-        (key, (str(given),) if isinstance(given, (str, int)) else tuple(map(str, given)))
-        for key, given in value.items()
+        (key, (str(one),) if isinstance(one, (str, int)) else texts(f"dimensions[{key!r}]", one, "['Linux']"))
+        for key, one in given.items()
     )
+
+
+def _env(value: object) -> tuple[tuple[str, str], ...]:
+    given = mapping("env", value, "{'LANG': 'C.UTF-8'}")
+    for key, text in given.items():
+        if not isinstance(text, (str, int, float, os.PathLike)):
+            raise TypeError(f"env[{key!r}] is {text!r}; write a text, an empty one to unset the variable")
+    return tuple((key, str(text)) for key, text in given.items())
+
+
+def _shared(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"shared is {value!r}; write True or False")
+    return value
 
 
 def _number(name: str, least: int) -> Any:
@@ -214,10 +230,10 @@ _READERS = {
     "cache": ("cache_s", _cache),
     "memory_mb": ("memory_mb", _number("memory_mb", 1)),
     "priority": ("priority", _number("priority", 0)),
-    "tags": ("tags", tuple),
-    "env": ("env", lambda value: tuple((key, str(text)) for key, text in value.items())),
+    "tags": ("tags", lambda value: texts("tags", value, "['team:build']")),
+    "env": ("env", _env),
     "after": ("after", _after),
-    "shared": ("shared", bool),
+    "shared": ("shared", _shared),
     "requirements": ("requirements", _requirements),
     "python": ("python", _python),
     "environment": ("environment", _environment),

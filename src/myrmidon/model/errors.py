@@ -122,15 +122,18 @@ NOT_FOUND_ADVICE: Final[Mapping[str, str]] = {
 
 
 class NotFound(MyrmidonError):
-    """No object of that kind has this id, or the caller may not see it."""
+    """No object of that kind has this id, or the caller may not see it. ``but``: the kind of object that has it."""
 
     code = "not_found"
     status = 404
 
-    def __init__(self, what: str, which: str) -> None:
+    def __init__(self, what: str, which: str, *, but: str = "") -> None:
         self.what = what
         self.id = which
-        super().__init__(f"There is no {what} {which}.", advice=NOT_FOUND_ADVICE.get(what, ""))
+        if but:
+            super().__init__(f"{which} is a {but}, not a {what}.", advice=f"`myrmidon {but} show {which}` shows it.")
+        else:
+            super().__init__(f"There is no {what} {which}.", advice=NOT_FOUND_ADVICE.get(what, ""))
 
 
 class Unauthorized(MyrmidonError):

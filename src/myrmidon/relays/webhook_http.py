@@ -95,7 +95,8 @@ async def checked_addresses(target: Target, allowed: Sequence[Network]) -> list[
         raise Refused(f"the host {target.host} cannot be resolved ({error})") from None
     for address in addresses:
         if not is_allowed(address, allowed):
-            raise Refused(f"the host {target.host} has the address {address}, which is not public")
+            where = f"the host {target.host} has the address {address}"
+            raise Refused(f"{where}, which is not public; the server's setting webhooks.allowed_networks can allow it")
     return addresses
 
 

@@ -266,13 +266,17 @@ def _rematch(uow: UnitOfWork, bot: Bot, has: dict[str, list[str]], before: tuple
 
 # ---------------------------------------------------------------- quarantine and draining
 
+BY_HAND = "by hand"
+
 
 def quarantine(
     tx: Tx, bot_id: str, why: str | None, *, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES
 ) -> Bot:
-    """Give a bot no work until this is called with None; its current runs continue."""
+    """Give a bot no work until this is called with None; its current runs continue. An empty reason keeps the last."""
     uow = UnitOfWork(tx, now, ids, rules)
     bot = lock_bot(uow, bot_id)
+    if why == "":
+        why = bot.quarantined or BY_HAND
     bots.set_quarantine(tx, bot_id, why)
     bot.quarantined = why
     if why is None:

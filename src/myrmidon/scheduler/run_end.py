@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
-from msgspec import json
+from msgspec import MsgspecError, Struct, json
 
+from myrmidon.model.ids import Micros
 from myrmidon.model.states import READY, SUCCEEDED, WAITING, JobState, RunState
 from myrmidon.model.task_result import Evidence, TaskResult, TaskRun
 from myrmidon.scheduler.policy import (
@@ -17,13 +19,21 @@ from myrmidon.scheduler.policy import (
 )
 from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.unit_of_work import UnitOfWork, live
+from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import task_result, task_run
 
+HOUR: Micros = 3_600_000_000
 MAX_UNCOUNTED_LOSSES = 2
 """How often runs of a task may be lost before their start was reported without counting as retries."""
 _NOT_STARTED = "not_started"
 SUPERSEDED = "superseded"
 """The reason of a run whose result does not count, because another one has won or the task waits again."""
+
+
+class _Price(Struct, frozen=True):
+    """What the state of a bot says about its price."""
+
+    cost_usd_hour: float | None = None
 
 
 def apply_verdict(uow: UnitOfWork, task: TaskResult, run: TaskRun, verdict: Verdict, others: Sequence[TaskRun]) -> bool:
@@ -107,6 +117,7 @@ def end_lost_runs(
     begun = {*begun, *_lost_too_often(uow, lost)}
     tasks = task_result.read(uow.tx, sorted({run.task_id for run in lost}))
     uow.load_requests(tasks)
+    _add_costs(uow, lost, until=evidence.last_heartbeat or uow.now)
     requeued, avoid = [], {}
     for run in lost:
         task = tasks[run.task_id]
@@ -121,6 +132,21 @@ def end_lost_runs(
             if counts:
                 avoid[task.id] = run.bot_id
     make_ready(uow, requeued, avoid=avoid)
+
+
+def _add_costs(uow: UnitOfWork, lost: Sequence[TaskRun], *, until: Micros) -> None:
+    """Compute what lost runs have cost, because their bot, which reports costs, cannot do that any more.
+
+    Runs of one bot share its price.
+    """
+    started = [run for run in lost if run.started_at is not None]
+    for bot in bots.read_many(uow.tx, sorted({run.bot_id for run in started})):
+        with suppress(MsgspecError):  # hooks may have written anything into the state
+            price = json.decode(bot.state, type=_Price).cost_usd_hour or 0.0
+            runs = [run for run in started if run.bot_id == bot.id]
+            for run in runs:
+                hours = max(0, until - (run.started_at or until)) / HOUR
+                run.cost_usd = max(run.cost_usd, price * hours / len(runs))
 
 
 def _lost_too_often(uow: UnitOfWork, lost: Sequence[TaskRun]) -> set[int]:

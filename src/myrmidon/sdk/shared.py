@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from myrmidon.functions.annotations import annotation_of
+from myrmidon.functions.argument_checks import texts
 from myrmidon.functions.shared_ref import SharedRef
 from myrmidon.functions.types import type_string
 from myrmidon.functions.values import MAX_BYTES, decode, encode, too_large
@@ -70,6 +71,7 @@ def share(server: FunctionServer, value: T, annotation: Any, localities: Sequenc
 
     Raises ValueError if it is too large.
     """
+    texts("localities", localities, "['10.2.0.7']")
     annotation = annotation_of(value) if annotation is None else annotation
     data = encode(value, annotation)
     if len(data) > MAX_BYTES:

@@ -66,9 +66,9 @@ class BotList(Struct, frozen=True):
 
 
 class QuarantineBody(Struct, frozen=True, forbid_unknown_fields=True):
-    """``reason``: why the bot is quarantined; null ends the quarantine."""
+    """``reason``: why the bot is quarantined; an empty one keeps the reason that it has, null ends the quarantine."""
 
-    reason: Annotated[str, Meta(min_length=1, max_length=1024)] | None
+    reason: Annotated[str, Meta(max_length=1024)] | None
 
 
 class DrainBody(Struct, frozen=True, forbid_unknown_fields=True):

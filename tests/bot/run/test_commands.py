@@ -203,6 +203,22 @@ def test_a_command_may_have_as_many_arguments_as_the_kernel_takes(fleet: Stub):
     assert (report["exit_code"], report["message"]) == (126, "/bin/true could not be started: Argument list too long")
 
 
+@pytest.mark.parametrize(
+    ("argv", "meant"),
+    [
+        (["echo hi | wc"], "sh -c 'echo hi | wc'"),
+        (["cd", "src", "&&", "make"], "sh -c 'cd src && make'"),
+        (["no-such-program"], None),
+        (["no-such-program", "a b"], None),
+        (["/bin/no such program", "x" * 300, "|", "y"], "sh -c '...'"),
+    ],
+)
+def test_a_command_that_was_written_for_a_shell_is_told_how_to_get_one(fleet: Stub, argv: list[str], meant: str | None):
+    message = fleet.run(*argv)["message"]
+    assert message.partition(" for a shell write: ")[2] == (meant or "")
+    assert "could not be started: No such file or directory" in message
+
+
 def test_a_link_in_place_of_the_bots_folder_leads_it_nowhere(exposed: tuple[Stub, BotProcess], tmp_path: Path):
     fleet, folder = exposed[0], exposed[1].folder
     work, mine = folder / "work", tmp_path / "mine"

@@ -19,7 +19,7 @@ from myrmidon.server.usecases import submit as usecases
 from myrmidon.store.views import listings
 from tests.deadline import HANG_S
 from tests.server.contexts import a_task, finish, until
-from tests.server.inside import inside
+from tests.server.inside import inside, pages
 from tests.server.swarming_v1 import swarm
 
 
@@ -33,18 +33,6 @@ def app(tmp_path):
 def any_app(db_url, tmp_path):
     with inside(tmp_path, db_url) as opened:
         yield opened
-
-
-def pages(app, path: str, what: str) -> list[dict]:
-    """A whole list, page by page."""
-    found: list[dict] = []
-    cursor = ""
-    while True:
-        page = app.get(f"{path}&cursor={quote(cursor)}" if cursor else path).json
-        found += page[what]
-        cursor = page["cursor"]
-        if cursor is None:
-            return found
 
 
 def exchange(app, nonce: int, n: int = 0, *reports: dict, bot: str = "b1") -> dict:
@@ -121,10 +109,13 @@ def test_bots_are_found_by_dimension_and_state(any_app):
         ("dimension=os:Linux&dimension=id:b3", ["b3"]), ("dimension=os:Plan9", []), ("state=maintenance", []),
     ):  # fmt: skip
         assert [one["bot_id"] for one in app.get(f"/api/v1/bots?{query}").json["bots"]] == names
+    assert app.post("/api/v1/bots/b2/quarantine", {"reason": ""}).json["quarantined"] == "smoke", "it keeps its reason"
+    assert app.post("/api/v1/bots/b2/quarantine", {"reason": "fire"}).json["quarantined"] == "fire"
     app.post("/api/v1/bots/b2/quarantine", {"reason": None})
     assert app.get("/api/v1/bots/b2").json["status"] == "idle"
     kinds = [one["kind"] for one in pages(app, "/api/v1/bots/b2/events?limit=1", "events")]
-    assert kinds == ["bot_released", "bot_quarantined", "bot_connected"]
+    assert kinds == ["bot_released", "bot_quarantined", "bot_quarantined", "bot_quarantined", "bot_connected"]
+    assert app.post("/api/v1/bots/b2/quarantine", {"reason": ""}).json["quarantined"] == "by hand"
 
 
 def test_a_bots_runs_are_listed_whole_and_to_their_owners_only(any_app):
@@ -355,6 +346,27 @@ def test_a_mass_cancel_means_only_what_has_all_the_tags(app):
 def test_what_is_no_id_is_no_task(app, what):
     missing = app.get(f"/api/v1/tasks/nope{what}")
     assert (missing.status, missing.code) == (404, "not_found")
+
+
+@pytest.mark.parametrize("what", ["", "/log", "/log/follow", "/why"])
+def test_the_id_of_a_job_in_place_of_that_of_a_task_is_named(app, what):
+    job = app.post("/api/v1/jobs", {"job": {"name": "j", "tasks": {"a": {"task": a_task()}}}}).json["job_id"]
+    told = app.get(f"/api/v1/tasks/{job}{what}")
+    assert (told.status, told.code) == (404, "not_found")
+    assert told.json["error"]["message"] == f"{job} is a job, not a task. `myrmidon job show {job}` shows it."
+    app.post("/api/v1/groups", {"name": "b"})
+    told = app.get(f"/api/v1/tasks/{job}{what}", token=app.token("viewer", group="b"))
+    assert told.json["error"]["message"].startswith(f"There is no task {job}.")
+
+
+def test_the_id_of_a_task_in_place_of_that_of_a_job_is_named(app):
+    task = app.submit(a_task())[0]
+    told = app.get(f"/api/v1/jobs/{task}/tasks")
+    assert (told.status, told.code) == (404, "not_found")
+    assert told.json["error"]["message"] == f"{task} is a task, not a job. `myrmidon task show {task}` shows it."
+    app.post("/api/v1/groups", {"name": "b"})
+    told = app.get(f"/api/v1/jobs/{task}", token=app.token("viewer", group="b"))
+    assert told.json["error"]["message"].startswith(f"There is no job {task}.")
 
 
 def test_a_secret_is_never_shown(app):

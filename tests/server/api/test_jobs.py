@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from myrmidon.server.api import job_tasks
 from tests.server.api.graphs import GRAPH, claim, drain, finish, show, submit, work
-from tests.server.inside import Inside, inside
+from tests.server.inside import Inside, inside, pages
 
 
 @pytest.fixture
@@ -64,6 +65,29 @@ def test_tasks_are_listed_page_by_page_with_what_they_wait_for(app):
     assert failed["resolution"]["logsUrl"] == f"/api/v1/tasks/{failed['task_id']}/log"
     tests = app.get(f"/api/v1/jobs/{job['job_id']}/tasks?label=test-*").json["tasks"]
     assert [task["label"] for task in tests] == ["test-1", "test-2"]
+
+
+def test_numbers_in_labels_are_listed_as_numbers(app):
+    labels = [f"work[{number}]" for number in range(12)] + ["work", "a2", "a10", "2", "10", "1x"]
+    tasks = {label: {"task": {"payload": {"command": ["x"]}}} for label in sorted(labels)}
+    path = f"/api/v1/jobs/{submit(app, {'name': 'many', 'tasks': tasks})['job_id']}/tasks"
+    whole = [task["label"] for task in app.get(path).json["tasks"]]
+    assert whole == ["1x", "2", "10", "a2", "a10", "work", *(f"work[{number}]" for number in range(12))]
+    assert [task["label"] for task in pages(app, f"{path}?limit=5", "tasks")] == whole
+    assert [task["label"] for task in pages(app, f"{path}?limit=1&label=work*1*", "tasks")] == [
+        "work[1]", "work[10]", "work[11]",
+    ]  # fmt: skip
+
+
+def test_a_list_of_tasks_misses_none_of_a_job_that_becomes_large_meanwhile(app, monkeypatch):
+    labels = [f"t{number}" for number in range(12)]
+    tasks = {label: {"task": {"payload": {"command": ["x"]}}} for label in labels}
+    path = f"/api/v1/jobs/{submit(app, {'name': 'many', 'tasks': tasks})['job_id']}/tasks"
+    first = app.get(f"{path}?limit=3").json
+    monkeypatch.setattr(job_tasks, "NATURAL_LIMIT", 5)
+    rest = app.get(f"{path}?limit=20&cursor={first['cursor']}").json
+    assert [task["label"] for task in first["tasks"] + rest["tasks"]] == labels
+    assert [task["label"] for task in pages(app, f"{path}?limit=5", "tasks")] == sorted(labels)
 
 
 def test_the_graph_has_nodes_edges_and_depths(app):

@@ -339,6 +339,15 @@ def test_a_path_or_method_that_is_not_there_has_the_same_shape(app):
     assert app.get("/api/v1/tasks/%00").code == "not_found"
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_calls_of_newer_swarming_clients_are_told_not_to_be_repeated(app, method):
+    told = app.call(method, "/prpc/swarming.v2.Swarming/GetDetails")
+    assert (told.status, told.headers["x-prpc-grpc-code"]) == (501, "12")
+    assert "API version 1" in told.json["error"]["message"]
+    told = app.call(method, "/prpc/swarming.v2.Swarming/GetDetails", headers={"host": "evil.example"})
+    assert (told.status, told.headers["x-prpc-grpc-code"]) == (403, "7")
+
+
 def test_every_route_has_a_summary_and_a_place_of_its_own():
     assert all(line.summary for line in TABLE)
     assert len({(line.method, line.path) for line in TABLE}) == len(TABLE)

@@ -370,3 +370,5 @@ def test_the_public_name_is_ours(tmp_path):
     with inside(tmp_path, public_url="https://swarm.example:444", allowed_hosts=["alias"]) as app:
         for host, status in (("swarm.example:444", 200), ("alias:1", 200), ("other", 403)):
             assert app.get(WHO, headers={"host": host}).status == status
+        message = "The host name 'other' is not allowed; add it to the setting allowed_hosts."
+        assert app.get(WHO, headers={"host": "other"}).json["error"]["message"] == message

@@ -26,7 +26,7 @@ export function sortRows(rows: readonly Row[]): Row[] {
 }
 
 function compare(a: string, b: string): number {
-  return a < b ? -1 : a > b ? 1 : 0;
+  return a.localeCompare(b, undefined, { numeric: true });
 }
 
 /** The time that the rows cover; a job that runs goes on until now. */

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 import subprocess
 import tempfile
 from base64 import b64decode
@@ -30,6 +29,7 @@ from myrmidon.bot.run.run_record import failed_record, fault_record, finish_reco
 from myrmidon.bot.run.task_context import TaskContext, has_placeholders
 from myrmidon.bot.run.workdir import Workdir
 from myrmidon.bot.system import clock, filesystem, platforms, processes
+from myrmidon.bot.system.start_failures import describe_start_failure
 
 _BOT_ERRNOS = (
     errno.EAGAIN,
@@ -255,7 +255,7 @@ class TaskRunner:
         if error.errno in _BOT_ERRNOS or not os.path.isdir(cwd):
             return os_error_record(command, error)
         code = _NOT_FOUND if error.errno in (errno.ENOENT, errno.ENOTDIR) else _NOT_EXECUTABLE
-        return failed_record(command, f"{shlex.quote(self.argv[0])} could not be started: {error.strerror}", code)
+        return failed_record(command, describe_start_failure(self.argv, error), code)
 
     # ---------------------------------------------------------------- end and cleanup
 

@@ -29,7 +29,7 @@ class BotCalls(Caller):
         return self.call("GET", "bots/dimensions", wire.DimensionList, query={"pool": pool})
 
     def quarantine(self, bot_id: str, reason: str | None, *, key: str | None = None) -> wire.BotChanged:
-        """Quarantine the bot for this reason: it gets no work. None ends the quarantine."""
+        """Quarantine the bot: it gets no work. None ends that; an empty text keeps the reason that the bot has."""
         return self._post(f"bots/{segment(bot_id)}/quarantine", wire.BotChanged, {"reason": reason}, key)
 
     def drain(self, bot_id: str, *, draining: bool, key: str | None = None) -> wire.BotChanged:

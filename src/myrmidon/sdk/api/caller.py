@@ -62,4 +62,6 @@ def decode(data: bytes | str, answer: type[T]) -> T:
 
 def segment(text: str) -> str:
     """Quote an id as one path segment: a slash in it must not change the route."""
+    if not isinstance(text, str):
+        raise TypeError(f"the id is {text!r}; write it as the server shows it, as a text")
     return quote(text, safe="")

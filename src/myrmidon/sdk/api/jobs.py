@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from myrmidon.functions.argument_checks import mapping
 from myrmidon.sdk.api.caller import Caller, segment
 from myrmidon.sdk.transport import new_key
 from myrmidon.wire import jobs as wire
@@ -56,5 +57,7 @@ class JobCalls(Caller):
 def _body(
     document: Mapping[str, Any], parameters: Mapping[str, Any] | None, group: str | None, *, resume: bool
 ) -> dict[str, Any]:
-    body = {"job": document, "parameters": dict(parameters or {}), "group": group}
+    mapping("the document", document, "{'name': 'build', 'tasks': {...}}, for example what json.load returns")
+    given = dict(mapping("parameters", parameters or {}, "{'arch': 'arm64'}"))
+    body = {"job": document, "parameters": given, "group": group}
     return {**body, "resume": True} if resume else body  # a server of the previous release does not know the field

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from myrmidon.functions.argument_checks import texts
 from myrmidon.sdk.api.caller import Caller, segment
 from myrmidon.sdk.transport import new_key
 from myrmidon.wire import tasks as wire
@@ -91,7 +92,8 @@ class TaskCalls(Caller):
 
         An unreachable server is retried, but not for longer than within_s.
         """
-        body = {"task_ids": list(task_ids), "mode": "all" if all_of else "any", "wait_s": wait_s}
+        ids = texts("task_ids", task_ids, "['7c07a39dc80000100']")
+        body = {"task_ids": ids, "mode": "all" if all_of else "any", "wait_s": wait_s}
         return self.call("POST", "tasks/wait", wire.Waited, body=body, wait_s=wait_s, within_s=within_s)
 
 

@@ -23,10 +23,16 @@ from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.server.usecases.run_errors import NO_END, ShownEnd, shown_ends
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import edge
+from myrmidon.store.tables.job import Job
 from myrmidon.store.views import job_details, task_values
 from myrmidon.store.views.job_details import GraphNode, JobTaskLine
 from myrmidon.wire import jobs as wire
+from myrmidon.wire.labels import natural_order
 
+_NATURAL, _BYTES = "n", "b"
+"""The order of a list, as its cursor begins."""
+NATURAL_LIMIT = 1_000
+"""Tasks of a job whose list is sorted with the numbers in labels as numbers, which the database cannot."""
 SCAN_LIMIT = 10_000
 """Tasks that one page with a pattern reads, at most."""
 _NUMBER_AT_END = re.compile(r"[-_./: ]?\d+$")
@@ -36,21 +42,32 @@ _NUMBER_AT_END = re.compile(r"[-_./: ]?\d+$")
 
 
 async def list_job_tasks(context: ServerContext, call: Call) -> wire.JobTasks:
-    """The tasks of a job by label."""
+    """The tasks of a job by label; the numbers in labels count as such, unless the job is large."""
     query: wire.JobTasksQuery = call.query
     job = await get_job(context, call, call.params["id"])
     kind = f"tasks of job {job.id}"
-    after = read_cursor(context.keys.cursor, kind, query.cursor) if query.cursor else ""
+    order = _NATURAL if job.num_tasks <= NATURAL_LIMIT else _BYTES
+    after = read_cursor(context.keys.cursor, kind, query.cursor) if query.cursor else order
+    order, last = after[0], after[1:]  # a job that has grown since the first page is listed as before
 
     def read(tx: Tx) -> wire.JobTasks:
-        page, more = _page(tx, job.id, query, after)
-        cursor = show_cursor(context.keys.cursor, kind, more) if more else None
+        page, more = (_natural_page if order == _NATURAL else _page)(tx, job, query, last)
+        cursor = show_cursor(context.keys.cursor, kind, order + more) if more else None
         return wire.JobTasks(show_tasks(tx, page), cursor)
 
     return await context.db.read(read)
 
 
-def _page(tx: Tx, job_id: int, query: wire.JobTasksQuery, after: str) -> tuple[list[JobTaskLine], str]:
+def _natural_page(tx: Tx, job: Job, query: wire.JobTasksQuery, after: str) -> tuple[list[JobTaskLine], str]:
+    """As _page, of a job that is small enough to be sorted as a whole."""
+    found, _ = _page(tx, job, structs.replace(query, limit=job.num_tasks), "")
+    last = natural_order(after)
+    left = sorted((task for task in found if natural_order(task.label) > last), key=lambda t: natural_order(t.label))
+    page = left[: query.limit]
+    return page, page[-1].label if len(page) < len(left) else ""
+
+
+def _page(tx: Tx, job: Job, query: wire.JobTasksQuery, after: str) -> tuple[list[JobTaskLine], str]:
     """The tasks that match, and the label to continue after; empty at the end."""
     pattern = re.compile(translate(query.label)) if query.label is not None else None
     prefix = re.split(r"[*?\[]", query.label, maxsplit=1)[0] if query.label is not None else ""
@@ -58,7 +75,7 @@ def _page(tx: Tx, job_id: int, query: wire.JobTasksQuery, after: str) -> tuple[l
     scanned = 0
     while scanned < SCAN_LIMIT:
         page = job_details.tasks(
-            tx, job_id, after=after, n=query.limit, states=query.state, since=query.since, prefix=prefix
+            tx, job.id, after=after, n=query.limit, states=query.state, since=query.since, prefix=prefix
         )
         scanned += len(page)
         for task in page:

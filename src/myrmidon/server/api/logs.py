@@ -23,7 +23,7 @@ from myrmidon.server.calls import (
 )
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.logs import LogReader, RunLog, is_cut, read_range, run_log
-from myrmidon.server.usecases.tasks import parse_path_id
+from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id
 from myrmidon.store.engine.db import Dialect, Tx
 from myrmidon.store.tables import log_times, task_result, task_run
 from myrmidon.store.tables.log import STDERR, STDOUT, LogPart
@@ -71,13 +71,9 @@ async def get_log(context: ServerContext, call: Call) -> Answer:
 
 async def _task_of(context: ServerContext, call: Call) -> tuple[TaskResult, int]:
     """The task in the path, and the run number or 0. NotFound for tasks of other resource groups."""
-    shown = call.params["id"]
-    task_id, run = parse_path_id(shown)
+    task_id, run = parse_path_id(call.params["id"])
     group = await context.groups.scope_of(call)
-    task = (await context.db.read(lambda tx: task_result.read(tx, [task_id]))).get(task_id)
-    if task is None or (group is not None and task.resource_group_id != group):
-        raise NotFound("task", shown)
-    return task, run
+    return await context.db.read(lambda tx: get_visible_task(tx, task_id, group)), run
 
 
 async def _run_of(context: ServerContext, call: Call, in_query: int | None) -> tuple[TaskResult, int]:

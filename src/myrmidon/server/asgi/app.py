@@ -29,6 +29,8 @@ from myrmidon.server.auth.authenticator import Authenticator
 from myrmidon.server.calls import Route, Style
 from myrmidon.server.context import ServerContext
 
+PERMISSION_DENIED, UNIMPLEMENTED = "7", "12"
+"""Codes of gRPC."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -95,13 +97,19 @@ class App:
         path = request.scope["path"]
         headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
         details: Mapping[str, object] = NotFound("page", path[:200]).as_dict()
+        is_prpc = path.startswith("/prpc/")
         if host_error := self._host_error(read_headers(request.scope["headers"])):
             status, details, headers = host_error.status, host_error.as_dict(), {}
-        elif status == 405:
+        elif status == 405 and not is_prpc:
             details = {
                 "code": "method_not_allowed",
                 "message": f"Method {request.method} is not allowed on this path. `/api/docs` lists what is.",
             }
+        elif is_prpc:
+            message = "This server has no pRPC methods. Use a client of Swarming's API version 1: docs/swarming.md."
+            status, details = 501, {"code": "not_found", "message": message}
+        if is_prpc:  # without this header newer clients of Swarming repeat the call for five minutes
+            headers["x-prpc-grpc-code"] = PERMISSION_DENIED if host_error else UNIMPLEMENTED
         body = error_body(style_of(path), status, details)
         headers["x-request-id"] = self.request_id(request.headers.get("x-request-id", ""))
         headers["x-content-type-options"] = "nosniff"

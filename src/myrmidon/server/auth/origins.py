@@ -38,11 +38,11 @@ class Origins:
             raise InvalidRequest([Problem("host", show_value(host), "one name", "host")])
         name = host_name(host)
         if name is None or (self.hosts and name not in self.hosts):
-            raise Forbidden(f"The host name {host[:100]!r} is not allowed; see the setting allowed_hosts.")
+            raise Forbidden(f"The host name {host[:100]!r} is not allowed; add it to the setting allowed_hosts.")
         if len(self.known) < MAX_KNOWN:
             self.known.add(host)
         if mutates and origin and not (self.allows_origin(origin) or self._is_ours(origin, host)):
-            raise Forbidden(f"The origin {origin[:100]!r} is not allowed; see the setting allowed_origins.")
+            raise Forbidden(f"The origin {origin[:100]!r} is not allowed; add it to the setting allowed_origins.")
 
     def allows_origin(self, origin: str) -> bool:
         """Whether the settings allow calls from pages of this origin."""

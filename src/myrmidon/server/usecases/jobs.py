@@ -26,6 +26,7 @@ from myrmidon.server.usecases.submit import store_within_quota
 from myrmidon.server.usecases.unsupported import check_served
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables import task_result
 from myrmidon.store.tables.chunked_work import STAGED
 from myrmidon.store.tables.job import Job
 
@@ -301,7 +302,9 @@ def find_job(tx: Tx, text: str, *, scope: int | None, group_id: int, only: int |
         job = jobs.read(tx, [found]).get(found)
     hidden = job is not None and ((scope is not None and job.resource_group_id != scope) or only not in (None, job.id))
     if job is None or job.staged or hidden:
-        raise NotFound("job", text[:100])
+        task = task_result.read(tx, [parsed[0]]).get(parsed[0]) if parsed and only is None else None
+        is_task = task is not None and task.seq and scope in (None, task.resource_group_id)
+        raise NotFound("job", text[:100], but="task" if is_task else "")
     return job
 
 

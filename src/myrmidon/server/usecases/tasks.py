@@ -36,7 +36,9 @@ def get_visible_task(tx: Tx, task_id: int, scope: int | None) -> TaskResult:
     """The task, if it is in the resource group ``scope`` or scope is None; else NotFound, as if it did not exist."""
     task = task_result.read(tx, [task_id]).get(task_id)
     if task is None or task.seq == 0 or (scope is not None and task.resource_group_id != scope):
-        raise NotFound("task", show_task(task_id))
+        job = jobs.read(tx, [task_id]).get(task_id)
+        is_job = job is not None and not job.staged and scope in (None, job.resource_group_id)
+        raise NotFound("task", show_task(task_id), but="job" if is_job else "")
     return task
 
 

@@ -34,12 +34,12 @@ export function BotActions({ bot }: { bot: Bot }) {
             : "The bot gets no tasks until the quarantine ends; its runs continue."
         }
         command={
-          bot.quarantined ? command("quarantine", "--undo") : command("quarantine", "--reason", why || "by hand")
+          bot.quarantined ? command("quarantine", "--undo") : command("quarantine", ...(why ? ["--reason", why] : []))
         }
         run={() =>
           post("/api/v1/bots/{id}/quarantine", {
             path,
-            body: { reason: bot.quarantined ? null : why || "by hand" },
+            body: { reason: bot.quarantined ? null : why },
           }).then(refresh)
         }
       >

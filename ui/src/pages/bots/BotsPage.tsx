@@ -261,10 +261,8 @@ function BulkBots({ bots, onDone }: { bots: Bot[]; onDone: () => void }) {
       <Action
         label="Quarantine"
         explanation={`${n} will get no tasks until the quarantine ends; their runs continue.`}
-        command={commands("quarantine", "--reason", reason || "by hand")}
-        run={() =>
-          each((id) => post("/api/v1/bots/{id}/quarantine", { path: { id }, body: { reason: reason || "by hand" } }))
-        }
+        command={commands("quarantine", ...(reason ? ["--reason", reason] : []))}
+        run={() => each((id) => post("/api/v1/bots/{id}/quarantine", { path: { id }, body: { reason } }))}
       >
         <input
           aria-label="Reason"

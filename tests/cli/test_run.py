@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from tests.architecture import source
 from tests.cli.conftest import Up
 from tests.cli.terminal import Terminal
 from tests.deadline import HANG_S
+
+GPU = {"pool": ["default"], "gpu": ["a100"]}
 
 
 def a_fifo(tmp_path: Path) -> Path:
@@ -65,6 +68,26 @@ def test_what_it_waits_for_is_said_again_when_it_is_something_else(terminal: Ter
         f"waiting: 1 bot matches, but it is not available: {bot} (quarantined: {why}).\n"
         for why in ("a broken disk", "a broken fan")
     ]
+
+
+def test_every_command_that_waits_says_what_for(terminal: Terminal, tmp_path: Path):
+    task = terminal.ok("trigger", "-d", "gpu=a100", "--", "true").strip()
+    document = {"name": "stuck", "tasks": {"a": {"task": {"payload": {"command": ["true"], "dimensions": GPU}}}}}
+    (tmp_path / "job.json").write_text(json.dumps(document))
+    job = terminal.ok("job", "submit", str(tmp_path / "job.json")).strip()
+    commands = [
+        ("task", "log", "-f", task), ("collect", task),
+        ("collect", job), ("job", "result", job), ("job", "watch", job), ("job", "log", "-f", job),
+    ]  # fmt: skip
+    with ExitStack() as stack:
+        running = [stack.enter_context(terminal.start(*command)) for command in commands]
+        for one in running:
+            assert one.stderr is not None
+            assert re.match(r"waiting( for \S+)?: No bot matches: .* has gpu:a100;", one.stderr.readline())
+        terminal.ok("task", "cancel", task)
+        terminal.ok("job", "cancel", job)
+        for one in running:
+            one.communicate(timeout=HANG_S)
 
 
 def test_a_task_that_expires_says_what_was_missing(terminal: Terminal):

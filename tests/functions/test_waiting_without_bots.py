@@ -6,6 +6,8 @@ import logging
 import threading
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -58,6 +60,31 @@ def test_a_single_call_without_a_bot_is_named(client: Client, warnings: Warnings
     assert warnings.came.wait(HANG_S)
     assert "has os:Linx" in warnings.texts[0]
     assert future.cancel()
+
+
+def test_a_call_behind_one_that_runs_is_named_and_a_later_one_again(client: Client, warnings: Warnings, tmp_path: Path):
+    running = client.submit(tasks.held, str(tmp_path / "go"))
+    stuck = []
+    for number in (1, 2):
+        warnings.came.clear()
+        stuck.append(client.submit(NOWHERE, 1.0))
+        assert warnings.came.wait(HANG_S)
+        assert len(warnings.texts) == number
+    assert warnings.texts[1].startswith("waiting for half and 1 more: No bot matches: ")
+    assert [future.cancel() for future in stuck] == [True, True]
+    (tmp_path / "go").touch()
+    assert running.result(HANG_S)
+
+
+def test_a_job_that_is_waited_for_to_its_end_names_it_too(client: Client, warnings: Warnings):
+    with client.new_job() as job:
+        NOWHERE(1.0)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(job.wait)
+        assert warnings.came.wait(HANG_S)
+        job.cancel()
+        assert waiting.result().state == "CANCELLED"
+    assert "has os:Linx" in warnings.texts[0]
 
 
 def test_work_that_bots_do_is_not_warned_of(client: Client, warnings: Warnings):

@@ -141,6 +141,19 @@ def test_a_server_that_is_not_there_is_a_failure_at_once():
         HttpClient(f"http://127.0.0.1:{port_of(nobody)}").post("/x", {})
 
 
+def test_https_that_is_spoken_to_an_http_port_is_told_in_words():
+    def refuse(listener: socket.socket) -> None:
+        with listener.accept()[0] as line:
+            line.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            line.recv(65536)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=refuse, args=(listener,)).start()
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(NoResponse, match="speaks HTTP, not HTTPS: write http:// in place"):
+            HttpClient(url, "").post("/bot/v1/handshake", {})
+
+
 def test_a_wait_can_be_cut_short():
     reader, writer = os.pipe()
     os.set_blocking(reader, False)

@@ -44,6 +44,10 @@ _KEEP_ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), (
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
+_PLAIN_TEXT = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
+"""What OpenSSL says, depending on its version, when the first bytes of a server are text."""
+
+
 class NoResponse(Exception):
     """No valid response: connection failure, timeout, or something that is not a Myrmidon server."""
 
@@ -224,7 +228,7 @@ class HttpClient:
                     kept = False
                     continue
                 self._use_next()
-                raise NoResponse(f"{type(error).__name__}: {error}") from error
+                raise NoResponse(_describe(error)) from error
 
     def _attempt(self, request: _Request, wait_s: float) -> tuple[int, dict[bytes, bytes], bytes]:
         connection = self.socket or self._connect_to_any()
@@ -423,3 +427,12 @@ def _parse(raw: bytes) -> Any:
         return json.loads(raw)
     except ValueError as error:
         raise NoResponse("the response is not JSON; is a proxy in between?") from error
+
+
+def _describe(error: Exception) -> str:
+    """Why there was no response, in words where the address or the trusted certificates are to be changed."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not trusted ({error.verify_message}); SSL_CERT_FILE can name its authority"
+    if isinstance(error, ssl.SSLError) and error.reason in _PLAIN_TEXT:
+        return "the server speaks HTTP, not HTTPS: write http:// in place of https://"
+    return f"{type(error).__name__}: {error}"

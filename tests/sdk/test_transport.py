@@ -171,7 +171,7 @@ def test_a_refusal_is_an_error_with_code_message_and_problems(status: int, error
 
 @pytest.mark.parametrize("answered", [Answer(200, b"<html>"), Answer(301, b"", {"Location": "https://other"})])
 def test_what_is_no_myrmidon_server_is_told(answered: Answer):
-    with scripted(answered) as server, pytest.raises(CallFailed, match="check"):
+    with scripted(answered) as server, pytest.raises(CallFailed, match="Check the server"):
         client(server.url).queues()
 
 

@@ -14,7 +14,7 @@ import click
 from myrmidon.cli import exit_codes, output
 from myrmidon.cli.context import CliContext, connected, fetch_pages
 from myrmidon.sdk import server_discovery
-from myrmidon.sdk.errors import CallFailed, NotAllowed, Unreachable, Untrusted
+from myrmidon.sdk.errors import CallFailed, Refused, Unreachable, Untrusted
 
 _MAX_SKEW_S: Final = 5.0
 _MIN_FREE_BYTES: Final = 1 << 30
@@ -91,12 +91,16 @@ def _server(cli: CliContext) -> Finding:
     address = f"{endpoint.server} (from {endpoint.server_source})"
     try:
         cli.api.readiness()
-    except NotAllowed:
-        pass  # the server answers; the token is checked next
     except CallFailed as error:
+        if error.code == "unauthorized":
+            return Finding("server", "ok", f"{address} answers.")  # the token is checked next
         advice = "start one with `myrmidon up`, or set --server or MYRMIDON_SERVER."
-        if isinstance(error, Untrusted):
+        if error.advice:
+            advice = error.advice
+        elif isinstance(error, Untrusted):
             advice = "set SSL_CERT_FILE to the certificate of the authority that signed it, if you trust it."
+        elif isinstance(error, Refused):
+            advice = ""  # the message says what to do
         elif not isinstance(error, Unreachable):
             advice = "see the server's log, and check that its database is running."
         return Finding("server", "wrong", f"{address}: {error.message}", advice)

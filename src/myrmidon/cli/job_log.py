@@ -79,7 +79,7 @@ def _follow_job(cli: CliContext, job: Job, pattern: str | None, states: Sequence
 
     changes, seen, followers, reasons = JobChanges(job), set[str](), Followers(cli), WaitReasons(cli.api)
     while True:
-        waited = job.poll_for(reasons, wait_s=1.0)
+        waited = job.poll(wait_s=1.0, reasons=reasons)
         for task in changes.read(state=states, label=pattern):
             if (key := task.run or task.task_id) not in seen:
                 seen.add(key)

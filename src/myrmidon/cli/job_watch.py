@@ -97,7 +97,7 @@ def _follow(cli: CliContext, job: Job, report: Callable[[wire.JobTask], None]) -
     reasons = WaitReasons(cli.api)
     pace, wait_s = _Pace(), 0.0
     while True:
-        waited = job.poll_for(reasons, wait_s=wait_s)
+        waited = job.poll(wait_s=wait_s, reasons=reasons)
         pace.begin()
         first = not changes.tasks
         for task in changes.read_all() if waited.done else changes.read():
@@ -139,7 +139,7 @@ def _show_live(cli: CliContext, job: Job, reporter: FailureReporter) -> wire.Job
 
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            waited = job.poll_for(reasons, wait_s=wait_s)
+            waited = job.poll(wait_s=wait_s, reasons=reasons)
             pace.begin()
             for task in view.read(waited.job, done=waited.done):
                 for line in reporter.lines(task):

@@ -9,6 +9,9 @@ import click
 from myrmidon.cli import output
 from myrmidon.cli.context import CliContext, find_endpoint, json_option
 from myrmidon.sdk import server_discovery
+from myrmidon.sdk.errors import NotAllowed
+
+_ANOTHER = "an administrator creates one with `myrmidon token create`."
 
 
 @click.command()
@@ -22,9 +25,12 @@ def login(server: str, *, as_json: bool) -> None:
     """
     token = (click.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()).strip()
     if not token:
-        raise click.UsageError("No token given; an administrator creates one with `myrmidon token create`.")
+        raise click.UsageError(f"No token given; {_ANOTHER}")
     cli = CliContext(server, token, as_json=as_json)
-    info = cli.api.server()
+    try:
+        info = cli.api.server()
+    except NotAllowed as error:
+        raise NotAllowed(error.message, code=error.code, advice=_ANOTHER) from None
     file = server_discovery.write_config(cli.endpoint.server, token)
     if as_json:
         output.print_json({"server": cli.endpoint.server, "who": info.who, "role": info.role, "file": str(file)})

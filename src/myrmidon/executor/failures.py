@@ -19,7 +19,7 @@ _MAX_ARGS = 4 << 10
 _OWN = ("myrmidon.executor.", "myrmidon.functions.")
 _MACHINERY = ("asyncio.", "importlib.")
 _LIBRARIES = (os.path.dirname(os.__file__) + os.sep, "<frozen ")
-_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_PACKAGES = tuple(f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages", "bot.zip"))
 _MAX_PLACE = 500
 _PYTHON_BASES = {
     "std::bad_alloc": "builtins.MemoryError",

@@ -161,16 +161,17 @@ def error_for_response(status: int, body: object) -> CallFailed:
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         error = {}
-    message = str(error.get("message") or f"Unexpected response with status {status}; check the server's address.")
+    message = str(error.get("message") or f"This is no response of a Myrmidon server (status {status}).")
+    advice = "" if error.get("message") else "Check the server's address."
     # Swarming's error format has the HTTP status in "code" and our code in "status".
     code = str((error.get("status") if isinstance(error.get("code"), int) else error.get("code")) or "")
     problems = [problem for problem in error.get("problems") or () if isinstance(problem, dict)]
     if status in (429, 502, 503, 504):
-        return Overloaded(message, code=code)
+        return Overloaded(message, code=code, advice=advice)
     if status >= 500:
-        broken = ServerError(message, code=code)
+        broken = ServerError(message, code=code, advice=advice)
         broken.status = status
         return broken
-    refused = _BY_STATUS.get(status, Refused)(message, code=code, problems=problems)
+    refused = _BY_STATUS.get(status, Refused)(message, code=code, problems=problems, advice=advice)
     refused.status = status
     return refused

@@ -95,15 +95,18 @@ class Job:
 
     # -- wait
 
-    def poll(self, *, wait_s: float = MAX_WAIT_S, seq: int | None = None) -> JobWaited:
-        """One long poll: the job when it has ended, has changed since ``seq``, or after ``wait_s``."""
-        body = {"wait_s": wait_s, "seq": seq}
-        return self._api.call("POST", f"jobs/{segment(self.id)}/wait", JobWaited, body=body, wait_s=wait_s)
+    def poll(
+        self, *, wait_s: float = MAX_WAIT_S, seq: int | None = None, reasons: WaitReasons | None = None
+    ) -> JobWaited:
+        """One long poll: the job when it has ended, has changed since ``seq``, or after ``wait_s``.
 
-    def poll_for(self, reasons: WaitReasons, *, wait_s: float) -> JobWaited:
-        """One long poll for a caller that waits for the end; says from time to time why tasks do not run."""
-        waited = self.poll(wait_s=min(wait_s, max(1.0, reasons.due_in())))
-        if not waited.done and not reasons.due_in():
+        ``reasons``: a caller that polls until the end says with them from time to time why tasks do not run.
+        """
+        if reasons is not None:
+            wait_s = min(wait_s, max(1.0, reasons.due_in()))
+        body = {"wait_s": wait_s, "seq": seq}
+        waited = self._api.call("POST", f"jobs/{segment(self.id)}/wait", JobWaited, body=body, wait_s=wait_s)
+        if reasons is not None and not waited.done and not reasons.due_in():
             reasons.look_at_job(self, waited.job.counts)
         return waited
 
@@ -113,7 +116,7 @@ class Job:
         reasons = WaitReasons(self._api)
         while True:
             left = MAX_WAIT_S if deadline is None else max(0.0, min(MAX_WAIT_S, deadline - time.monotonic()))
-            waited = self.poll_for(reasons, wait_s=left)
+            waited = self.poll(wait_s=left, reasons=reasons)
             if waited.done:
                 return waited.job
             if deadline is not None and time.monotonic() >= deadline:

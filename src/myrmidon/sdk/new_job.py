@@ -251,7 +251,7 @@ class NewJob(Recorder):
 
     def poll(self, reasons: WaitReasons) -> JobWaited:
         """Wait until the job has ended, but not long."""
-        return self._submitted.job.poll_for(reasons, wait_s=10.0)
+        return self._submitted.job.poll(wait_s=10.0, reasons=reasons)
 
     def wait_reasons(self) -> WaitReasons:
         """For a caller of ``poll``."""

@@ -171,8 +171,9 @@ def newest_local_server() -> dict[str, Any]:
 
 
 def local_server(url: str) -> dict[str, Any]:
-    """The running server at this address, or {}."""
-    return next((entry for entry in local_servers() if is_same_server(entry["server"], url)), {})
+    """The running server at this address, or {}. Of a `myrmidon up` it is that entry, not the one of its server."""
+    found = [entry for entry in local_servers() if is_same_server(entry["server"], url)]
+    return next((entry for entry in found if entry["up"]), found[0] if found else {})
 
 
 def local_servers() -> list[dict[str, Any]]:

@@ -77,7 +77,8 @@ class Reply:
         try:
             return json.loads(self.data) if self.data else None
         except ValueError:
-            raise CallFailed("The response is not from a Myrmidon server; check the address.") from None
+            message = "This is no response of a Myrmidon server: it is not JSON."
+            raise CallFailed(message, advice="Check the server's address.") from None
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ class Transport:
         self._on_retry = on_retry or (lambda _: None)
         self._clock = clock
         self._answered = False
+        self._told_outage = False
         self._how_to_log_in = how_to_log_in
         self._pool = urllib3.PoolManager(retries=False, maxsize=_MAX_IDLE, ca_certs=ca_file)
 
@@ -254,7 +256,7 @@ class Transport:
                     raise
                 self._answered = self._answered or _reached_server(failure)
             else:
-                self._answered = True
+                self._answered, self._told_outage = True, False
                 return result
             if isinstance(error, Untrusted | WrongScheme):
                 raise error from None
@@ -266,7 +268,8 @@ class Transport:
                 limit = min(limit, until - failed_at)
             if now + wait - failed_at > limit:
                 raise error
-            if attempt == 1:
+            if attempt == 1 and not self._told_outage:  # several threads may be waiting for the same server
+                self._told_outage = True
                 self._on_retry(f"{_first_sentence(error).rstrip('.')}; trying again for up to {limit:.0f} s.")
             self._clock.sleep(wait)
             attempt += 1

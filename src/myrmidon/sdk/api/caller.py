@@ -57,7 +57,8 @@ def decode(data: bytes | str, answer: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise CallFailed(f"The response is not the expected one: {error}. Check the server's version.") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise CallFailed("The response is not from a Myrmidon server; check the address.") from None
+        message = "This is no response of a Myrmidon server."
+        raise CallFailed(message, advice="Check the server's address.") from None
 
 
 def segment(text: str) -> str:

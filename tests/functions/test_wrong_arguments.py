@@ -14,18 +14,20 @@ def one(x: int) -> int:
     return x
 
 
-CLIENT = Client("http://127.0.0.1:1", "myr_x")
+CLIENT: Any = Client("http://127.0.0.1:1", "myr_x")
+TASK: Any = task
+"""Both without their types, which a type checker would hold these tests to."""
 
 
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: task(dimensions="os=Linux")(one), "dimensions is 'os=Linux'; write a dict such as {'os': 'Linux'}"),
-        (lambda: task(dimensions={"os": None})(one), "dimensions['os'] is None; write a list such as ['Linux']"),
-        (lambda: task(env="A=1")(one), "env is 'A=1'; write a dict such as {'LANG': 'C.UTF-8'}"),
-        (lambda: task(env={"A": None})(one), "env['A'] is None; write a text, an empty one to unset the variable"),
-        (lambda: task(tags="team:build")(one), "tags is 'team:build'; write a list such as ['team:build']"),
-        (lambda: task(shared="no")(one), "shared is 'no'; write True or False"),
+        (lambda: TASK(dimensions="os=Linux")(one), "dimensions is 'os=Linux'; write a dict such as {'os': 'Linux'}"),
+        (lambda: TASK(dimensions={"os": None})(one), "dimensions['os'] is None; write a list such as ['Linux']"),
+        (lambda: TASK(env="A=1")(one), "env is 'A=1'; write a dict such as {'LANG': 'C.UTF-8'}"),
+        (lambda: TASK(env={"A": None})(one), "env['A'] is None; write a text, an empty one to unset the variable"),
+        (lambda: TASK(tags="team:build")(one), "tags is 'team:build'; write a list such as ['team:build']"),
+        (lambda: TASK(shared="no")(one), "shared is 'no'; write True or False"),
         (lambda: CLIENT.wait("7c07a39dc80000100"), "task_ids is '7c07a39dc80000100'; write a list such as ['7c07"),
         (lambda: CLIENT.task(7), "the id is 7; write it as the server shows it, as a text"),
         (lambda: CLIENT.submit_job("job.json"), "the document is 'job.json'; write a dict such as {'name': 'build',"),

@@ -48,7 +48,7 @@ and sends the first token of this list that is set:
     --token TOKEN
     MYRMIDON_TOKEN
     the token saved by `myrmidon login`, for the server it was saved with
-    the administrator token in the data folder of the `myrmidon up` or `myrmidon server` of the same user at this address
+    the administrator token in the data folder of your `myrmidon up` or `myrmidon server` at this address
     for a server on this machine, the administrator token in the default data folder
 
 A token from a file is sent only to the server it belongs to; localhost, 127.0.0.1 and [::1] are one server.

@@ -190,7 +190,10 @@ type Difference = Schemas["JobComparison"]["differences"][number];
 
 /** What ended differently comes first, then what only took another time. */
 function byWeight(a: Difference, b: Difference): number {
-  return Number(b.what.includes("state")) - Number(a.what.includes("state")) || a.label.localeCompare(b.label, undefined, { numeric: true });
+  return (
+    Number(b.what.includes("state")) - Number(a.what.includes("state")) ||
+    a.label.localeCompare(b.label, undefined, { numeric: true })
+  );
 }
 
 function Comparison({ comparison }: { comparison: Schemas["JobComparison"] }) {

@@ -25,6 +25,8 @@ def test_a_server_with_a_folder_of_its_own_is_found_with_its_token_and_forgotten
     with subprocess.Popen(words, env=terminal.env, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as server:
         assert server.stdout is not None
         url = server.stdout.readline().split()[-1]
+        token_file = tmp_path / "own" / "admin.token"
+        assert server.stdout.readline() == f"The first administrator's token is in {token_file}\n"
         assert terminal.run("tasks", "-S", url).stderr == "No tasks.\n"
         server.send_signal(signal.SIGTERM)
         assert server.wait(HANG_S) == 0

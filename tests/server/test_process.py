@@ -501,7 +501,7 @@ def test_the_first_start_prints_a_link_to_the_page_and_later_ones_do_not(tmp_pat
             child.send_signal(signal.SIGTERM)
             said.append(child.stdout.read())
     assert re.search(r" at http://127\.0\.0\.1:\d+/auth/link#[\w-]{43}\n$", said[0])
-    assert said[1] == ""
+    assert said[1] == f"The first administrator's token is in {tmp_path}/admin.token\n"
 
 
 def test_a_second_server_on_one_file_is_refused(server):
@@ -544,6 +544,12 @@ def test_tls_by_settings(tls, tmp_path):
             context.wrap_socket(raw, server_hostname="localhost") as wrapped,
         ):
             assert wrapped.version() in ("TLSv1.2", "TLSv1.3")
+
+
+def test_https_that_is_spoken_to_an_http_server_is_told_to_both(server):
+    with pytest.raises(WrongScheme, match="speaks HTTP, not HTTPS"):
+        Client(server.url.replace("http:", "https:"), "myr_x").tasks()
+    wait_for(lambda: "A client spoke HTTPS to this port, which speaks HTTP." in server.log)
 
 
 def test_http_that_is_spoken_to_an_https_server_is_told_at_once(tls):

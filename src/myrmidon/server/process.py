@@ -27,7 +27,7 @@ from myrmidon.server.asgi.app import App
 from myrmidon.server.asgi.protocol import HttpProtocol
 from myrmidon.server.asgi.routes import every_route
 from myrmidon.server.auth import sessions
-from myrmidon.server.auth.authenticator import Authenticator, make_admin_token
+from myrmidon.server.auth.authenticator import ADMIN_FILE, Authenticator, make_admin_token
 from myrmidon.server.background import loop as background
 from myrmidon.server.context import ServerContext, open_context
 from myrmidon.server.settings import Settings
@@ -93,7 +93,7 @@ class HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        announce(self._url, self._first_link)
+        announce(self._url, self._context.settings.data_folder / ADMIN_FILE, self._first_link)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._context.state.stopping = True
@@ -199,9 +199,11 @@ def first_link(context: ServerContext, url: str, token_file: Path | None) -> str
     return f"{context.settings.public_url.rstrip('/') or url}{link_path(code)}"
 
 
-def announce(url: str, link: str) -> None:
-    """Print the line on standard output that whoever started this process waits for; after it the link, if any."""
+def announce(url: str, token_file: Path, link: str) -> None:
+    """Print the line on standard output that whoever started this process waits for; after it how to log in."""
     sys.stdout.write(f"Myrmidon listens on {url}\n")
+    if token_file.exists():  # other servers on the database have none, or its administrator has moved it away
+        sys.stdout.write(f"The first administrator's token is in {token_file}\n")
     if link:
         sys.stdout.write(f"Open the web page within ten minutes, once, at {link}\n")
     sys.stdout.flush()

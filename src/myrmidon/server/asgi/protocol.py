@@ -14,6 +14,8 @@ from starlette.types import Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MAX_HEADER_BYTES = 64 << 10
+TLS_HANDSHAKE = b"\x16\x03"
+"""How a connection of a client of HTTPS begins."""
 MIN_READ_BYTES_PER_S = 16 << 10
 """A client that reads its response more slowly than this is disconnected."""
 MAX_JOINED_BYTES = 64 << 10
@@ -95,6 +97,10 @@ class HttpProtocol(HttpToolsProtocol):
     # ------------------------------------------------ receiving
 
     def data_received(self, data: bytes) -> None:
+        if self.cycle is None and data.startswith(TLS_HANDSHAKE):
+            self.logger.warning("A client spoke HTTPS to this port, which speaks HTTP.")
+            self.send_400_response("This port speaks HTTP, not HTTPS.")
+            return
         self._incomplete_bytes += len(data)
         super().data_received(data)
         if self._incomplete_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():

@@ -300,7 +300,7 @@ def test_a_login_is_used_and_says_when_it_is_not(up: Up, tmp_path: Path):
     [
         (["token", "create", "ada", "--expires", "0"], "error: --expires: got "),
         (["token", "create", ""], "error: NAME: got "),
-        (["bot", "quarantine", "none", "-r", ""], "error: --reason: got "),
+        (["bot", "quarantine", "none", "-r", "x" * 1025], "error: --reason: got "),
         (["tasks", *["-t", "a:b"] * 17], "error: --tag: got "),
         (["task", "cancel", "-t", f"a:{'b' * 400}"], "error: --tag: got "),
         (["query", "/api/v1/tasks?limit=0"], "error: limit: got "),

@@ -66,10 +66,11 @@ class WrongScheme(Unreachable):
 
 
 class Refused(CallFailed):
-    """The server refused the call. ``status`` is the HTTP status."""
+    """The server refused the call. ``status`` is the HTTP status, ``reason`` a word where one code has several."""
 
     code = "call.refused"
     status = 0
+    reason = ""
 
 
 class NotAllowed(Refused):
@@ -173,5 +174,5 @@ def error_for_response(status: int, body: object) -> CallFailed:
         broken.status = status
         return broken
     refused = _BY_STATUS.get(status, Refused)(message, code=code, problems=problems, advice=advice)
-    refused.status = status
+    refused.status, refused.reason = status, str(error.get("reason") or "")
     return refused

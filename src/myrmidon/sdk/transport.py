@@ -235,6 +235,8 @@ class Transport:
             error.retry_after_s = _retry_after(response.headers.get("Retry-After"))
         if error.code == "unauthorized":  # the server's advice is for programs that write headers themselves
             raise NotAllowed(_first_sentence(error), code=error.code, advice=self._how_to_log_in)
+        if isinstance(error, NotAllowed) and error.reason == "role":
+            raise NotAllowed(error.message, code=error.code, advice=self._how_to_log_in)
         raise error
 
     def _with_retries(self, send: Callable[[], T], within_s: float | None = None) -> T:

@@ -331,4 +331,5 @@ def _not_allowed(who: Identity, route: Route) -> MyrmidonError:
     if who.role is Role.NOBODY:
         return Unauthorized("This needs a token.", reason="missing")
     roles = ", ".join(role for role in Role if role in route.who)
-    return Forbidden(f"A {who.role} token may not {route.method} {route.path}; use a token with the role {roles}.")
+    message = f"A {who.role} token may not {route.method} {route.path}; use a token with the role {roles}."
+    return Forbidden(message, reason="role")

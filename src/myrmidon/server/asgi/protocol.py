@@ -97,7 +97,7 @@ class HttpProtocol(HttpToolsProtocol):
     # ------------------------------------------------ receiving
 
     def data_received(self, data: bytes) -> None:
-        if self.cycle is None and data.startswith(TLS_HANDSHAKE):
+        if self._current is None and data.startswith(TLS_HANDSHAKE):
             self.logger.warning("A client spoke HTTPS to this port, which speaks HTTP.")
             self.send_400_response("This port speaks HTTP, not HTTPS.")
             return

@@ -12,14 +12,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from myrmidon.model.bot import Handshake
 from myrmidon.model.ids import IdSource
 from myrmidon.model.task_result import Finish
-from myrmidon.scheduler import bots, chunked_work, claim, report, resource_groups, submit
+from myrmidon.scheduler import bots, claim, maintenance, report, resource_groups, submit
 from myrmidon.scheduler.claim import Claimed, Poll
 from myrmidon.store.engine.db import Db, Insert, Row, Tx, open_db
 from myrmidon.store.engine.migrate import migrate
@@ -100,10 +99,8 @@ class Bed:
         self.finish(claimed)
 
     def carry_all(self) -> None:
-        """Carry on with every drain until none is left."""
-        while left := self.db.read(chunked_work.pending):
-            for drain in left:
-                self.db.write(partial(chunked_work.run_chunk, work=drain, now=self.now(), ids=self.ids))
+        """Carry out all chunked work."""
+        maintenance.run_due(self.db, self.now, self.ids, timed=False)
 
     def close(self) -> None:
         self.db.close()

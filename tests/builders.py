@@ -29,7 +29,19 @@ from myrmidon.model.task_request import Payload, Properties, Slice, TaskRequest
 from myrmidon.model.task_result import Fault, Finish, GiveBack, Report, Start, TaskResult, TaskRun
 from myrmidon.model.value import OutputValue
 from myrmidon.scheduler import bots as fleet
-from myrmidon.scheduler import cancel, claim, explain, extend, report, rerun, resource_groups, submit, submit_job, sweep
+from myrmidon.scheduler import (
+    cancel,
+    claim,
+    explain,
+    extend,
+    maintenance,
+    outages,
+    report,
+    rerun,
+    resource_groups,
+    submit,
+    submit_job,
+)
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.job_draft import draft_job
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
@@ -200,17 +212,17 @@ class World:
         """Time passes while no server runs, or the clock jumps."""
         self.clock.advance(seconds)
 
-    def sweep(self) -> sweep.SweepResult:
-        done = sweep.sweep(self.db, now=self.now, ids=self.ids, rules=self.rules)
-        assert done is not None
-        return done
+    def sweep(self) -> list[maintenance.Step]:
+        """A heartbeat of the service, then all maintenance that is due."""
+        self.db.write(lambda tx: outages.record_alive(tx, self.now, self.rules))
+        return self.maintain()
 
     def carry(self) -> int:
-        """Carry out what is left of decisions, and nothing else."""
-        gone: list[int] = []
-        return sweep.run_chunked_work(
-            self.db, now=self.now, ids=self.ids, rules=self.rules, deleted=gone, queues_to_wake=set()
-        )
+        """Carry out what is left of decisions, and nothing else; the number of chunks."""
+        return sum(step.n for step in self.maintain(timed=False) if step.kind == maintenance.CHUNKS)
+
+    def maintain(self, *, timed: bool = True) -> list[maintenance.Step]:
+        return maintenance.run_due(self.db, lambda: self.now, self.ids, self.rules, timed=timed)
 
     def lose(self, bot_id: str, seconds: float = LEASE_S) -> None:
         """A bot falls silent for the length of a lease; the others beat on."""

@@ -63,6 +63,13 @@ OVERDUE = {
     "a drain is left": "SELECT id, kind, subject FROM chunked_work WHERE id > 0 OR created_at > :now",
     "a job waits for a sweep": "SELECT id, state FROM jobs WHERE due_at <= :now",
     "a job is still staged": "SELECT id, creation_time FROM jobs WHERE staged = 1 AND creation_time <= :now",
+    "a live run is past the deadline of its task": """
+        SELECT u.task_id, u.run, u.bot_id FROM task_runs u JOIN task_requests q ON q.id = u.task_id
+         WHERE u.due_at IS NOT NULL AND q.deadline_at <= :now""",
+    "a job has ended, and a task of it has not": """
+        SELECT r.id, r.state, j.state FROM task_results r JOIN jobs j ON j.id = r.job_id
+         WHERE j.ended_at <= :now AND (
+               r.state IN ('READY', 'RUNNING') OR (r.state = 'WAITING' AND j.state <> 'FAILED'))""",
     "an event has no number": "SELECT subject, seq FROM outbox WHERE position IS NULL AND at <= :now",
 }
 
@@ -533,6 +540,9 @@ BROKEN = {
         SELECT r.id, r.job_id FROM task_results r JOIN jobs j ON j.id = r.job_id
          WHERE r.state = 'WAITING' AND r.held = 0 AND (r.forced = 1 OR r.num_succeeded_parents >= r.num_parents)
            AND j.state = 'RUNNING' AND j.staged = 0 AND j.num_chunked_work = 0""",
+    "7 a job is cancelled, and a task of it may still start": """
+        SELECT r.id, r.state, j.id FROM task_results r JOIN jobs j ON j.id = r.job_id
+         WHERE j.state = 'CANCELLED' AND j.num_chunked_work = 0 AND r.state IN ('WAITING', 'READY')""",
     "1 a run is live, but its task is not running": """
         SELECT u.task_id, u.run, r.state FROM task_runs u LEFT JOIN task_results r ON r.id = u.task_id
          WHERE u.due_at IS NOT NULL AND (r.state IS NULL OR r.state <> 'RUNNING')""",

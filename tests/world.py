@@ -15,7 +15,7 @@ from myrmidon.model.ids import IdSource
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import Fault, Finish, Start
 from myrmidon.model.value import OutputValue
-from myrmidon.scheduler import bots, chunked_work, claim, report, resource_groups, submit, submit_job
+from myrmidon.scheduler import bots, claim, maintenance, report, resource_groups, submit, submit_job
 from myrmidon.scheduler.claim import Claimed, Poll
 from myrmidon.scheduler.job_draft import draft_job
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
@@ -159,13 +159,7 @@ class World:
 
     def carry_all(self) -> int:
         """Until nothing is left, except what waits for tasks to end."""
-        steps, idle = 0, set[int]()
-        while left := [drain for drain in self.db.read(chunked_work.pending) if drain.id not in idle]:
-            for drain in left:
-                if self.do(chunked_work.run_chunk, drain, rules=self.rules).waits:
-                    idle.add(drain.id)
-                steps += 1
-        return steps
+        return len(maintenance.run_due(self.db, lambda: self.now, self.ids, self.rules, timed=False))
 
     # -- looking
 

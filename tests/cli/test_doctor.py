@@ -56,3 +56,30 @@ def test_the_doctor_and_readyz_show_a_receiver_of_messages_that_is_behind(tmp_pa
     assert "1 events behind" in ready["notes"][0]
     assert findings["messages"]["how"] == "warning"
     assert findings["messages"]["told"].startswith("amqp is 1")
+
+
+def test_the_doctor_and_readyz_show_maintenance_that_is_behind(tmp_path: Path):
+    """After its first round this server looks only hourly for what is due."""
+    with live_server(f"sqlite:///{tmp_path}/m.db", sweep_s=3600) as server:
+        terminal = Terminal(tmp_path, MYRMIDON_SERVER=server.url, MYRMIDON_TOKEN=server.token)
+        wait_for(lambda: b'maintenance_seconds_total{kind="logs"}' in server.get("/metrics")[1])
+        server.post("/api/v1/tasks", {"tasks": [a_task()]})
+        assert server.post("/api/v1/jobs", {"job": {"name": "j", "tasks": {"a": {"task": a_task()}}}})[0] == 200
+        with sqlite3.connect(tmp_path / "m.db") as store:
+            store.execute("UPDATE jobs SET due_at = 1")
+        status, ready = server.get("/readyz")
+        assert (status, ready["problems"]) == (200, [])
+        assert ready["notes"][0].startswith("maintenance is behind: retries and deletions of jobs by 1")
+        findings = {one["what"]: one for one in json.loads(terminal.run("doctor", "--json").stdout)["findings"]}
+        assert findings["upkeep"]["how"] == "warning"
+        assert findings["messages"]["how"] == "ok"
+        with sqlite3.connect(tmp_path / "m.db") as store:
+            store.execute("UPDATE task_to_run SET expires_at = 1")
+        status, ready = server.get("/readyz")
+        assert (status, ready["ok"]) == (503, False)
+        assert ready["problems"][0].startswith("maintenance is behind: expiries of slices by 1")
+        overdue = server.get("/metrics")[1].decode().split('maintenance_overdue_seconds{kind="slices"} ')[1].split()[0]
+        assert float(overdue) > 1e9
+        told = terminal.run("doctor")
+        assert told.returncode == 1
+        assert "expiries of slices by 1" in told.stdout

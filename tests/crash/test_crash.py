@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from myrmidon.model.errors import MyrmidonError
-from myrmidon.scheduler import cancel, capacity, propagate, rerun, retention, submit_job
+from myrmidon.scheduler import cascade, maintenance, propagate, rerun, submit_job
 from myrmidon.store.engine.db import ConnectionLost
 from myrmidon.store.engine.migrate import migrate, verify
 from tests import invariants
@@ -27,7 +27,6 @@ pytestmark = pytest.mark.untraced
 SAMPLE = 8
 STRIDE = 3
 """On the servers a connection is cut at every third statement only, and around every commit; soak cuts at all."""
-CHUNKED = (submit_job, propagate, rerun, cancel, retention, capacity)
 
 
 class Crash(BaseException):
@@ -169,10 +168,9 @@ def stage(
 ) -> Iterator[Stage]:
     verb: Verb = request.param
     made = Stage(db_url, verb, open_db)
-    for module in CHUNKED:
-        monkeypatch.setattr(module, "CHUNK", verb.chunk)
-        monkeypatch.setattr(module, "WHOLE", verb.chunk, raising=False)
-    monkeypatch.setattr(submit_job, "STAGED", verb.chunk)
+    for module in (maintenance, rerun, cascade, propagate, submit_job):
+        for name in ("CHUNK", "WHOLE", "STAGED"):
+            monkeypatch.setattr(module, name, verb.chunk, raising=False)
     yield made
     made.close()
 

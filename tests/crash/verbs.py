@@ -21,17 +21,15 @@ from myrmidon.scheduler import (
     extend,
     hold,
     job_codes,
+    maintenance,
     outages,
     report,
     rerun,
     resource_groups,
     retention,
     shared_values,
-    sweep,
     terminate,
 )
-from myrmidon.scheduler.sweep_runs import sweep_bots, sweep_runs
-from myrmidon.scheduler.sweep_tasks import sweep_jobs, sweep_slices, sweep_tasks
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import outbox, sink, stored_file
 from tests.world import (
@@ -206,7 +204,7 @@ def _(w: World, f: Facts) -> Any:
 
 def _drop_staged(w: World, f: Facts) -> None:
     w.now += 3601 * SECOND
-    while w.do(sweep_jobs):
+    while w.do(maintenance.run_step, "jobs").n:
         pass
     w.carry_all()
 
@@ -510,19 +508,19 @@ def _(w: World, f: Facts) -> Any:
 @verb("sweep of lost runs", a_running_task)
 def _(w: World, f: Facts) -> Any:
     w.now += 301 * SECOND
-    return w.do(sweep_runs)
+    return w.do(maintenance.run_step, "runs")
 
 
 @verb("sweep of runs that never started", a_claimed_task)
 def _(w: World, f: Facts) -> Any:
     w.now += 31 * SECOND
-    return w.do(sweep_runs)
+    return w.do(maintenance.run_step, "runs")
 
 
 @verb("sweep of dead bots", _impatient)
 def _(w: World, f: Facts) -> Any:
     w.now += 601 * SECOND
-    return w.do(sweep_bots)
+    return w.do(maintenance.run_step, "bots")
 
 
 def _two_slices(w: World) -> Facts:
@@ -535,13 +533,13 @@ def _two_slices(w: World) -> Facts:
 @verb("sweep of expired slices", _two_slices)
 def _(w: World, f: Facts) -> Any:
     w.now += 61 * SECOND
-    return w.do(sweep_slices)
+    return w.do(maintenance.run_step, "slices")
 
 
 @verb("sweep of tasks past their deadline", a_job_under_way)
 def _(w: World, f: Facts) -> Any:
     w.now += 8 * DAY
-    return w.do(sweep_tasks)
+    return w.do(maintenance.run_step, "tasks")
 
 
 def _old_task(w: World) -> Facts:
@@ -553,26 +551,26 @@ def _old_task(w: World) -> Facts:
 @verb("sweep of tasks past their retention", _old_task)
 def _(w: World, f: Facts) -> Any:
     w.now += 31 * DAY
-    return w.do(sweep_tasks)
+    return w.do(maintenance.run_step, "tasks")
 
 
 @verb("sweep of jobs that wait for their retry", a_job_to_retry)
 def _(w: World, f: Facts) -> Any:
-    w.do(sweep_jobs)
+    w.do(maintenance.run_step, "jobs")
     return w.carry_all()
 
 
 @verb("sweep of jobs past their retention", a_finished_job, chunk=3)
 def _(w: World, f: Facts) -> Any:
     w.now += 31 * DAY
-    w.do(sweep_jobs)
+    w.do(maintenance.run_step, "jobs")
     return w.carry_all()
 
 
 @verb("sweep of old events and idle queues", a_bot)
 def _(w: World, f: Facts) -> Any:
     w.now += 61 * DAY
-    return w.db.write(lambda tx: sweep.delete_old(tx, now=w.now))
+    return w.do(maintenance.run_step, "old_rows")
 
 
 @verb("mark of life after an outage", lambda w: {"was": w.db.write(lambda tx: outages.record_alive(tx, w.now))})

@@ -9,24 +9,22 @@ from myrmidon.model.task_request import Payload
 from myrmidon.model.value import GroupOwner, JobOwner
 from myrmidon.scheduler import (
     cancel,
-    chunked_work,
     claim,
     extend,
+    maintenance,
     report,
     rerun,
     resource_groups,
     shared_values,
     submit,
     submit_job,
-    sweep,
 )
 from myrmidon.scheduler.claim import Poll
 from myrmidon.scheduler.job_draft import draft_job
-from myrmidon.scheduler.sweep_runs import sweep_bots, sweep_runs
-from myrmidon.scheduler.sweep_tasks import sweep_jobs, sweep_slices, sweep_tasks
 from myrmidon.store.tables import (
     activity,
     bot_event,
+    chunked_work,
     dedupe,
     delegate,
     edge,
@@ -180,8 +178,8 @@ def _claim(n: int) -> Call:
     return call
 
 
-def _later(seconds: float, step: Callable[..., Any]) -> Call:
-    return lambda tx, w, f: step(tx, now=w.now + round(seconds * SECOND), ids=w.ids)
+def _later(seconds: float, kind: str) -> Call:
+    return lambda tx, w, f: maintenance.run_step(tx, kind, now=w.now + round(seconds * SECOND), ids=w.ids)
 
 
 def _submit(raw: Any, key: str) -> Call:
@@ -300,17 +298,16 @@ HOT: dict[str, Call] = {
     "cancel by tag": lambda tx, w, f: task_request.tagged(tx, ["k:v"], after=0, until=1 << 62, n=1000),
     "rerun": lambda tx, w, f: rerun.rerun(tx, f["ids"]["c1"], now=w.now, ids=w.ids, force=True),
     "what is due": lambda tx, w, f: next_due.first(tx),
-    "sweep runs": _later(301, sweep_runs),
-    "sweep slices": _later(61, sweep_slices),
-    "sweep tasks": _later(8 * 86_400, sweep_tasks),
-    "sweep jobs": _later(40 * 86_400, sweep_jobs),
-    "sweep bots": _later(601, sweep_bots),
+    "sweep runs": _later(301, "runs"),
+    "sweep slices": _later(61, "slices"),
+    "sweep tasks": _later(8 * 86_400, "tasks"),
+    "sweep jobs": _later(40 * 86_400, "jobs"),
+    "sweep bots": _later(601, "bots"),
     "sweep nothing": lambda tx, w, f: [
-        step(tx, now=w.now - SECOND, ids=w.ids)
-        for step in (sweep_runs, sweep_slices, sweep_tasks, sweep_jobs, sweep_bots)
+        maintenance.run_step(tx, kind, now=w.now - SECOND, ids=w.ids) for kind in maintenance.TIMED
     ],
-    "forget": lambda tx, w, f: sweep.delete_old(tx, now=w.now),
-    "what is left to carry on": lambda tx, w, f: chunked_work.pending(tx),
+    "forget": lambda tx, w, f: maintenance.run_step(tx, "old_rows", now=w.now, ids=w.ids),
+    "who has chunked work": lambda tx, w, f: chunked_work.turns(tx),
     "number events": lambda tx, w, f: outbox.assign_positions(tx, 1000),
     "read events": lambda tx, w, f: outbox.after(tx, 5000, 100),
     "which events to count": lambda tx, w, f: activity.uncounted(tx, 1000),

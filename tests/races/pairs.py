@@ -17,18 +17,16 @@ from myrmidon.model.task_request import Payload
 from myrmidon.model.value import GroupOwner, JobOwner
 from myrmidon.scheduler import (
     cancel,
-    chunked_work,
     extend,
     hold,
+    maintenance,
     report,
     rerun,
     resource_groups,
     retention,
     shared_values,
 )
-from myrmidon.scheduler.sweep_runs import sweep_runs
-from myrmidon.scheduler.sweep_tasks import sweep_slices
-from myrmidon.store.tables import outbox
+from myrmidon.store.tables import chunked_work, outbox
 from tests.world import INT, SECOND, World, a_function, a_node, a_part, a_task, finish, gathered, output_of
 
 Facts = dict[str, Any]
@@ -510,7 +508,7 @@ class ClaimSweepOfExpiredSlices:
     @staticmethod
     def b(w: World, f: Facts) -> Any:
         w.now += 61 * SECOND
-        return w.do(sweep_slices)
+        return w.do(maintenance.run_step, "slices")
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
@@ -536,7 +534,7 @@ class ReportSweepOfALostLease:
     @staticmethod
     def b(w: World, f: Facts) -> Any:
         w.now += 301 * SECOND
-        return w.do(sweep_runs)
+        return w.do(maintenance.run_step, "runs")
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
@@ -563,7 +561,7 @@ class HeartbeatSweepOfALostLease:
     @staticmethod
     def b(w: World, f: Facts) -> Any:
         w.now += 301 * SECOND
-        return w.do(sweep_runs)
+        return w.do(maintenance.run_step, "runs")
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
@@ -583,7 +581,7 @@ class SweepSweepOfALostLease:
     @staticmethod
     def a(w: World, f: Facts) -> Any:
         w.now += 301 * SECOND
-        return w.do(sweep_runs)
+        return w.do(maintenance.run_step, "runs")
 
     b = a
 
@@ -725,7 +723,7 @@ class ClaimHandshakeOfTheSameBot:
         assert out.lost_b is None
         assert w.all("SELECT session FROM bots") == [(2,)]
         w.now += 31 * SECOND
-        w.do(sweep_runs)
+        w.do(maintenance.run_step, "runs")
         assert w.all("SELECT state FROM task_results") == [("READY",)]
 
 
@@ -1068,7 +1066,7 @@ class SubmitJobThatReadsAValueDeleteJobOfTheLastJobThatHasIt:
 
     @staticmethod
     def b(w: World, f: Facts) -> Any:
-        return w.do(chunked_work.run_chunk, f["drain"])
+        return w.do(maintenance.run_step, f["drain"].turn)
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
@@ -1114,7 +1112,7 @@ class CarryOnCarryOnOfOneDrain:
 
     @staticmethod
     def a(w: World, f: Facts) -> Any:
-        return w.do(chunked_work.run_chunk, f["drain"])
+        return w.do(maintenance.run_step, f["drain"].turn)
 
     b = a
 
@@ -1137,7 +1135,7 @@ class CarryOnCarryOnOfAMassCancel:
 
     @staticmethod
     def a(w: World, f: Facts) -> Any:
-        return w.do(chunked_work.run_chunk, f["drain"])
+        return w.do(maintenance.run_step, f["drain"].turn)
 
     b = a
 

@@ -63,14 +63,14 @@ class Side:
     def _count_retries(self) -> None:
         write = self.db.write
 
-        def counting(fn: Callable[[Any], Any]) -> Any:
+        def counting(fn: Callable[[Any], Any], **options: Any) -> Any:
             self.retries -= 1
 
             def once(tx: Any) -> Any:
                 self.retries += 1
                 return fn(tx)
 
-            return write(once)
+            return write(once, **options)
 
         self.db.write = counting
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from myrmidon.model.ids import IdSource
-from myrmidon.scheduler import cancel, capacity, cascade, hold, propagate, rerun, retention, submit_job
+from myrmidon.scheduler import cascade, maintenance, propagate, rerun, submit_job
 from tests.builders import World
 from tests.conftest import Clock
 from tests.invariants import check
@@ -33,8 +33,9 @@ def lite(sqlite_db: Any, clock: Clock, ids: IdSource) -> Iterator[World]:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
     """What is done in chunks of a thousand is done in chunks of three."""
-    for module in (propagate, submit_job, rerun, cascade, cancel, capacity, retention, hold):
+    for module in (maintenance, rerun, cascade):
         monkeypatch.setattr(module, "CHUNK", 3)
-        monkeypatch.setattr(module, "WHOLE", 3, raising=False)
+    for module in (propagate, submit_job, cascade):
+        monkeypatch.setattr(module, "WHOLE", 3)
     monkeypatch.setattr(submit_job, "STAGED", 3)
     return 3

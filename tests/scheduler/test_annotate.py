@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from myrmidon.model.errors import InvalidRequest
-from myrmidon.scheduler import annotate, chunked_work, retention
-from myrmidon.store.tables import notes
+from myrmidon.scheduler import annotate, maintenance, retention
+from myrmidon.store.tables import chunked_work, notes
 
 
 def test_a_summary_replaces_the_last_one_and_an_empty_one_removes_it(world):
@@ -45,6 +45,6 @@ def test_both_are_deleted_with_the_job(world):
     world.do(annotate.set_meta, job.id, "name", "value")
     world.work("b1")
     world.do(retention.delete_job, job.id, group_id=world.group.id)
-    world.do(chunked_work.run_chunk, *world.read(chunked_work.pending))
+    world.do(maintenance.run_step, world.read(chunked_work.pending)[0].turn)
     world.removed = True
     assert (world.count("task_annotations"), world.count("job_meta")) == (0, 0)

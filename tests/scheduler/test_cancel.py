@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound
-from myrmidon.scheduler import cancel, sweep
+from myrmidon.scheduler import cancel, maintenance
 from myrmidon.scheduler.cancel import Canceled
 from myrmidon.scheduler.idempotency import number_of_key
 from myrmidon.scheduler.report import Outcome
@@ -244,7 +244,7 @@ def test_a_mass_cancel_said_again_with_its_key_means_nothing_new(w):
 def test_request_keys_that_stand_for_no_task_are_forgotten_in_the_end(w):
     w.do(cancel.cancel_tagged, ["a:1"], group_id=w.group.id, request_key="key")
     w.advance(8 * 86_400)
-    w.do(sweep.delete_old)
+    w.do(maintenance.run_step, "old_rows")
     assert w.count("request_keys") == 0
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from myrmidon.model.errors import WrongState
 from myrmidon.model.value import GroupOwner, JobOwner
-from myrmidon.scheduler import cancel, cascade, chunked_work, hold, rerun, shared_values
-from myrmidon.store.tables import edge
+from myrmidon.scheduler import cancel, cascade, hold, maintenance, rerun, shared_values
+from myrmidon.store.tables import chunked_work, edge
 from tests.builders import a_function, output_of, returned
 
 CHAIN = {"a": [], "b": ["a"], "c": ["b"]}
@@ -253,7 +253,7 @@ def large(w, small_chunks):
 def step(w):
     """Carry out one chunk of the oldest decision."""
     [first, *_] = w.read(chunked_work.pending)
-    w.do(chunked_work.run_chunk, first)
+    w.do(maintenance.run_step, first.turn)
 
 
 def test_a_large_cascade_is_carried_out_in_chunks_while_the_job_waits(large):

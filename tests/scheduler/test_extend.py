@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, WrongState
-from myrmidon.scheduler import cancel, chunked_work, extend, rerun, retention
+from myrmidon.scheduler import cancel, extend, maintenance, rerun, retention
+from myrmidon.store.tables import chunked_work
 from myrmidon.store.tables import value as values
 from tests.builders import a_function, a_graph, output_of, returned
 from tests.model.requests import nested
@@ -106,7 +107,7 @@ def test_a_job_that_is_half_deleted_says_that_it_has_ended(w, small_chunks):
     w.carry()
     w.work("b1", outputs=returned(b"1"))
     w.do(retention.delete_job, job.id, group_id=w.group.id)
-    w.do(chunked_work.run_chunk, *w.read(chunked_work.pending))
+    w.do(maintenance.run_step, w.read(chunked_work.pending)[0].turn)
     w.removed = True
     assert w.count("task_results") == 1
     with pytest.raises(WrongState):

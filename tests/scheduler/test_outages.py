@@ -25,6 +25,16 @@ def an_ended_task_and_job(w):
     return task, job.id
 
 
+def waits_until(w):
+    return w.read(outages.retention_waits_until, w.now)
+
+
+def swept(w):
+    """When old rows may be deleted again, as of a sweep."""
+    w.sweep()
+    return waits_until(w)
+
+
 def exists(w, task, job):
     return task in w.column("SELECT id FROM task_requests"), job in w.column("SELECT id FROM jobs")
 
@@ -32,14 +42,14 @@ def exists(w, task, job):
 def test_after_a_long_gap_nothing_old_is_deleted_for_an_hour(w):
     task, job = an_ended_task_and_job(w)
     w.outage(31 * DAY_S)
-    done = w.sweep()
-    assert (done.retention_waits_until, done.tasks, done.jobs, done.old_rows) == (w.now + seconds(HOUR_S), 0, 0, 0)
+    assert w.sweep() == []
+    assert waits_until(w) == w.now + seconds(HOUR_S)
     w.advance(HOUR_S - 1)
     w.sweep()
     assert exists(w, task, job) == (True, True)
     assert "bot_connected" in w.column("SELECT kind FROM bot_events")
     w.advance(1)
-    assert w.sweep().retention_waits_until is None
+    assert swept(w) is None
     assert exists(w, task, job) == (False, False)
     assert "bot_connected" not in w.column("SELECT kind FROM bot_events")
 
@@ -49,7 +59,7 @@ def test_a_gap_of_less_than_an_hour_delays_no_deletion(w):
     w.advance(30 * DAY_S - HOUR_S)
     w.sweep()
     w.outage(HOUR_S)
-    assert w.sweep().retention_waits_until is None
+    assert swept(w) is None
     assert exists(w, task, job) == (False, False)
 
 
@@ -71,9 +81,9 @@ def test_a_wait_that_began_under_a_wrong_clock_ends_with_it(w):
     """The clock was a year ahead at a start, and is right at the next one."""
     task, job = an_ended_task_and_job(w)
     w.outage(365 * DAY_S)
-    assert w.sweep().retention_waits_until is not None
+    assert swept(w) is not None
     w.outage(-365 * DAY_S)
-    assert w.sweep().retention_waits_until is None
+    assert swept(w) is None
     w.advance(31 * DAY_S)
     w.sweep()
     assert exists(w, task, job) == (False, False)
@@ -92,6 +102,15 @@ def test_a_bot_of_the_time_of_a_wrong_clock_is_dead_when_it_stays_silent(w):
     assert (w.bot_row("b1").alive, w.bot_row("b2").alive) == (0, 0)
 
 
+def test_an_outage_lasts_until_its_end_is_recorded(w):
+    w.sweep()
+    assert (w.read(outages.is_away, w.now), w.read(outages.keeps_old, w.now)) == (False, False)
+    w.outage(61)
+    assert (w.read(outages.is_away, w.now), w.read(outages.keeps_old, w.now)) == (True, True)
+    w.sweep()
+    assert (w.read(outages.is_away, w.now), w.read(outages.keeps_old, w.now)) == (False, False)
+
+
 def test_a_first_start_waits_for_nothing(w):
-    assert w.sweep().retention_waits_until is None
+    assert swept(w) is None
     assert (w.read(outages.resumed_at), w.read(outages.retention_waits_until, w.now)) == (0, None)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.task_to_run import LIFO, Order
-from myrmidon.scheduler import chunked_work, pools
+from myrmidon.scheduler import maintenance
 from myrmidon.scheduler.pools import set_pool_order
-from myrmidon.store.tables import pool_order
+from myrmidon.store.tables import chunked_work, pool_order
 from tests.builders import World, seconds
 
 AGEING = Order("fifo", seconds(10))
@@ -113,7 +111,7 @@ def test_a_pool_without_ageing_does_not_starve_beside_one_with_it(w: World) -> N
 def test_a_change_of_the_order_ranks_waiting_tasks_again_in_chunks(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "CHUNK", 3)
+    monkeypatch.setattr(maintenance, "CHUNK", 3)
     world.bot("b1", os="Linux")
     elsewhere = world.submit(pool="other")
     tasks = []
@@ -148,12 +146,7 @@ def test_the_same_order_again_is_no_work(w: World) -> None:
 def test_a_task_that_is_claimed_while_it_is_ranked_again_stays_claimed(w: World) -> None:
     w.submit_many(2)
     set_order(w, "default", Order(LIFO))
-    [work] = w.read(chunked_work.pending, n=1, after=first_work(w))
+    _, work = w.read(chunked_work.pending)
     w.claim("b1")
-    w.do(chunked_work.run_chunk, work)
+    w.do(maintenance.run_step, work.turn)
     assert w.count("task_to_run") == 1
-
-
-def first_work(w: World) -> Any:
-    """The work that the fixture has left."""
-    return w.read(chunked_work.pending)[0].id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from myrmidon.model.errors import NotFound, WrongState
-from myrmidon.scheduler import priority
+from myrmidon.scheduler import maintenance, priority
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_rerun_has_the_new_priority(w):
 
 
 def test_all_tasks_of_a_job_are_changed_chunk_by_chunk(w, monkeypatch):
-    monkeypatch.setattr(priority, "CHUNK", 3)
+    monkeypatch.setattr(maintenance, "CHUNK", 3)
     other = w.job({"other": []})
     job = w.job({x: [] for x in "abcdefg"})
     w.do(priority.set_job_priority, job.id, 50)

@@ -6,7 +6,7 @@ import pytest
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.value import GroupOwner
-from myrmidon.scheduler import cancel, resource_groups, retention, shared_values, sweep
+from myrmidon.scheduler import cancel, maintenance, resource_groups, retention, shared_values
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import log as logs
 from tests.builders import a_function, inline, output_of, returned, shared
@@ -148,7 +148,7 @@ def test_the_logs_of_a_removed_task_go_too(w):
 
 
 def test_logs_that_were_left_behind_are_found_page_by_page(w, monkeypatch):
-    monkeypatch.setattr(sweep, "BATCH", 2)
+    monkeypatch.setattr(maintenance, "BATCH", 2)
     for task in (11, 12, 13):
         w.db.write(lambda tx, task=task: logs.append(tx, task, 1, stream=0, offset=0, content=b"x", limits=(9, 9)))
     w.sweep()
@@ -211,9 +211,9 @@ def test_a_deleted_group_takes_its_queues_with_it(w):
     assert (w.count("task_dimensions"), w.count("bot_task_dimensions")) == (0, 0)
 
 
-def test_drop_logs_leaves_the_logs_of_tasks_that_are_still_there(w):
+def test_the_logs_of_tasks_that_are_still_there_are_left(w):
     task = w.submit()
     for owner in (task, 17):
         w.db.write(lambda tx, owner=owner: logs.append(tx, owner, 1, stream=0, offset=0, content=b"x", limits=(9, 9)))
-    assert sweep.drop_logs(w.db, w.db, [task, 17]) == 1
+    w.sweep()
     assert w.column("SELECT task_id FROM task_logs") == [task]

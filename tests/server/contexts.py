@@ -70,6 +70,14 @@ async def begun(context: ServerContext):
         context.hub.stop()
 
 
+async def sweep(work: loop.BackgroundWork, *, timed: bool = True) -> None:
+    """A heartbeat of the service, then maintenance until nothing is due; without ``timed`` chunked work only."""
+    if timed:
+        await work.maintenance.record_alive()
+    while await work.maintenance.run(timed=timed):
+        pass
+
+
 class BotClient:
     """A bot that calls the handlers of the bot API."""
 

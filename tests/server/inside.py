@@ -28,6 +28,7 @@ from myrmidon.server.settings import Settings
 from myrmidon.store.tables import api_token as tokens
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import webhook
+from tests.server.contexts import sweep
 
 BOT = "b1"
 
@@ -194,7 +195,7 @@ class Inside:
 
     def settle(self, job_id: str) -> None:
         """Carry out what changes mean for many tasks."""
-        self.run(loop.BackgroundWork(self.context).run_chunked_work())
+        self.run(sweep(loop.BackgroundWork(self.context), timed=False))
 
     def add_delivery(self, hook: str, position: int = 7) -> None:
         """A message that waits for a webhook."""

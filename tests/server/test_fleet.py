@@ -35,6 +35,7 @@ from tests.server.contexts import (
     start,
     state_of,
     submit,
+    sweep,
     until,
 )
 
@@ -272,8 +273,7 @@ def test_a_bad_edit_is_refused_loudly_and_what_was_in_force_stays(context, setti
 async def numbers(context):
     from myrmidon.store.views import metrics
 
-    now = context.now()
-    return await context.db.read(lambda tx: metrics.gauges(tx, now))
+    return await context.db.read(metrics.gauges)
 
 
 def test_half_an_edit_is_not_taken_for_a_whole_one_and_a_folder_that_is_gone_changes_nothing(
@@ -580,7 +580,8 @@ async def shown(context):
 
 def test_what_waited_in_vain_and_what_was_lost_is_counted_with_how_late_it_was_noticed(any_door, monkeypatch):
     context = any_door
-    monkeypatch.setattr("myrmidon.scheduler.sweep.may_sweep", lambda now, clock, rules: True)
+    for module in ("scheduler.maintenance", "server.background.maintenance"):
+        monkeypatch.setattr(f"myrmidon.{module}.may_sweep", lambda now, clock, rules: True)
 
     async def story():
         now = context.now()
@@ -605,10 +606,10 @@ def test_what_waited_in_vain_and_what_was_lost_is_counted_with_how_late_it_was_n
         heart = BackgroundWork(context)
         for seconds in (0, 30, 60, 90):
             monkeypatch.setattr(context, "now", lambda at=seconds: now + at * SECOND)
-            await heart.sweep()
+            await sweep(heart)
         for seconds in range(120, 600, 60):
             monkeypatch.setattr(context, "now", lambda at=seconds: now + at * SECOND)
-            await heart.sweep()
+            await sweep(heart)
         counted = await shown(context)
         assert counted == {
             'expiry_detection_lag_seconds_count{outcome="next_slice"}': 1.0,

@@ -439,7 +439,7 @@ def test_metrics_tell_what_the_issue_of_the_day_may_be(server):
     assert status == 200
     for name in (
         "request_seconds_bucket", "writer_wait_seconds_count", "commit_batch_size_count", "pending_seconds_count",
-        "queue_depth{", "queue_age_seconds{", "bots{", "sweep_lag_seconds", "outbox_age_seconds",
+        "queue_depth{", "queue_age_seconds{", "bots{", "maintenance_overdue_seconds{", "outbox_age_seconds",
         "clock_skew_seconds", "tasks_unfinished{", "calls_in_progress", "bots_waiting", "expiry_detection_lag_seconds",
         "run_lost_seconds", "no_resource_total", "config_rejected_total", "releases_reverted_total",
     ):  # fmt: skip

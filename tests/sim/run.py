@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from random import Random
 
+import pytest
 from msgspec import Struct
 
 from myrmidon.model.ids import IdSource
-from myrmidon.scheduler import resource_groups
+from myrmidon.scheduler import cascade, maintenance, propagate, rerun, resource_groups, submit_job
 from myrmidon.scheduler.policy import Rules
 from myrmidon.store.engine.db import Db, Dialect, Row, Tx
-from myrmidon.store.tables import chunked_work as drains
 from tests.sim.bots import Bot
 from tests.sim.clients import Clients
 from tests.sim.faults import OF_MACHINES, SECOND, times
@@ -42,7 +41,6 @@ RULES = Rules(
     outage=60 * SECOND,
     secret_key=b"simulated",
 )
-CHUNKED = ("submit_job", "propagate", "rerun", "cancel", "capacity", "retention")
 EMPTY_IN_THE_END = (
     "request_keys", "chunked_work", "task_requests", "task_slices", "secret_bytes", "task_stdin", "task_tags",
     "task_to_run", "task_results", "task_runs", "performance_stats", "dedupe_sources", "task_logs", "log_chunks",
@@ -103,15 +101,11 @@ def run(seed: int, databases: list[Db], *, verbose: bool = False, trouble: bool 
 @contextlib.contextmanager
 def small_chunks(n: int) -> Iterator[None]:
     """Make drains short of breath, so that a job of twenty tasks takes several steps."""
-    modules = [importlib.import_module(f"myrmidon.scheduler.{name}") for name in CHUNKED]
-    before = drains.CHUNK, drains.WHOLE, drains.STAGED
-    for module in modules:
-        module.CHUNK = module.WHOLE = module.STAGED = n  # type: ignore[attr-defined]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (maintenance, rerun, cascade, propagate, submit_job):
+            for name in ("CHUNK", "WHOLE", "STAGED"):
+                patch.setattr(module, name, n, raising=False)
         yield
-    finally:
-        for module in modules:
-            module.CHUNK, module.WHOLE, module.STAGED = before  # type: ignore[attr-defined]
 
 
 class Simulation:
@@ -225,7 +219,8 @@ class Simulation:
             self.world.after(delay, self._swept, server, play)
 
     def _swept(self, server: Server, play: int) -> None:
-        server.sweep()
+        server.beat()
+        server.begin_round()
         self._sweep_on(server, play, self.pace.sweep_every * (1 if self.world.faults.on else 2))
 
     # -- looking
@@ -235,7 +230,7 @@ class Simulation:
         if kind in ("submit_job", "extend", "rerun_job", "cancel_job", "cancel_tagged", "delete_job", "report"):
             chance = 0.7 if kind != "report" else 0.02
             if self.world.chance(chance):
-                self.world.after(0.5 * self.world.rng.random(), server.carry)
+                self.world.after(0.5 * self.world.rng.random(), server.any_step)
 
     def _each(self) -> None:
         if self.world.events - self.last_check >= self.pace.check_every:

@@ -7,16 +7,18 @@ its reply is another event. Everything that is random comes from one generator, 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
 from myrmidon.model.errors import MyrmidonError, StoreError, StoreUnavailable
 from myrmidon.model.ids import IdSource
-from myrmidon.scheduler import chunked_work, sweep
-from myrmidon.scheduler.policy import Rules
+from myrmidon.scheduler.maintenance import TIMED, Maintenance, Step, run_step
+from myrmidon.scheduler.outages import record_alive
+from myrmidon.scheduler.policy import Rules, may_sweep
 from myrmidon.store.engine.db import ConnectionLost, Db, Dialect, LostReply
+from myrmidon.store.tables import chunked_work
 from tests.sim.faults import SECOND, Faults
 
 START = 1_767_225_600_000_000
@@ -71,7 +73,6 @@ class World:
         self.last_ids: dict[int, int] = {}
         self.events = 0
         self.epoch_of_play = 0
-        self.last_sweep = 0
         self.after_call: Callable[[Server, str], None] = lambda server, kind: None
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._pushed = 0
@@ -204,6 +205,7 @@ class Server:
         self.slot = -1
         self.ids = IdSource(0)
         self.statements = 0
+        self.maintenance: Maintenance
         self.boot()
 
     # -- life
@@ -218,6 +220,7 @@ class Server:
         self.up = True
         self.refuses = False
         self.epoch += 1
+        self.maintenance = Maintenance(self.db, lambda: self.now, self.ids, self.world.rules)
         self.world.tell(f"{self.name} up, slot {self.slot}")
 
     def die(self, seconds: float = 0.0) -> None:
@@ -264,46 +267,73 @@ class Server:
 
         return self.db.write(once)
 
-    def sweep(self) -> None:
-        """Everything that time brings about; a server that dies in it leaves the rest to others."""
-        if not self.up:
-            return
-        world = self.world
-        before = world.rules
-        try:
-            done = self.do("sweep", lambda s: sweep.sweep(s.db, now=s.now, ids=s.ids, rules=before))
-        except Killed:
-            self.die()
-        except (LostReply, StoreError) as error:
-            if not world.faults.on:
-                raise Violation(f"the store failed without a fault: {error}") from error
-            world.tell(f"{self.name} sweep failed {error}")
-        else:
-            if done is None:
-                world.faults.note("sweep refused, clock untrusted")
-            else:
-                if world.faults.on and world.last_sweep and world.now - world.last_sweep > world.rules.outage:
-                    world.faults.note("leases resumed")
-                world.last_sweep = world.now
-                n = (done.runs, done.bots, done.slices, done.tasks, done.jobs, done.chunks, done.events)
-                world.tell(f"{self.name} swept {n}")
+    def beat(self) -> None:
+        """The heartbeat of the service."""
 
-    def carry(self) -> None:
-        """What a server does at once with the drains that its calls have begun: a step or two."""
-        if not self.up:
+        def alive(server: Server) -> bool:
+            if not may_sweep(server.now, server.db.clock(), server.world.rules):
+                server.world.faults.note("sweep refused, clock untrusted")
+                return False
+            return bool(server.db.write(lambda tx: record_alive(tx, server.now, server.world.rules)))
+
+        if self._work("beat", alive):
+            self.world.faults.note("leases resumed")
+
+    def sweep(self) -> None:
+        """A heartbeat, then all that is due at once."""
+        self.beat()
+        steps = self.maintenance.steps()
+        while self._next(steps) is not None:
+            pass
+
+    def begin_round(self) -> None:
+        """Do what is due, with pauses of any length between two steps. A server that dies leaves the rest to others."""
+        self._go_on(self.maintenance.steps(), self.epoch)
+
+    def _go_on(self, steps: Iterator[Step], epoch: int) -> None:
+        if self.epoch != epoch or self._next(steps) is None:
             return
+        rng = self.world.rng
+        pause = rng.choice((0.0, 0.01, 0.5, 3.0, 20.0)) * rng.random()
+        self.world.after(pause, self._go_on, steps, epoch)
+
+    def _next(self, steps: Iterator[Step]) -> Step | None:
+        def step(_: Server) -> Step | None:
+            done = next(steps, None)
+            if done is not None and done.error is not None:
+                raise done.error
+            return done
+
+        done: Step | None = self._work("maintain", step)
+        if done is not None:
+            self.world.tell(f"{self.name} {done.kind} {done.n} {done.skipped}")
+        return done
+
+    def any_step(self) -> None:
+        """A step of any kind, or a chunk of anything, whatever the order of the kinds is."""
 
         def step(server: Server) -> None:
-            for drain in server.db.read(lambda tx: chunked_work.pending(tx, n=2)):
-                server.write(lambda tx, drain=drain, **given: chunked_work.run_chunk(tx, drain, **given))
+            turns = server.db.read(chunked_work.turns)
+            choices: list[str | int] = [*TIMED, *turns, *turns]
+            what = server.world.rng.choice(choices)
+            if isinstance(what, int) or may_sweep(server.now, server.db.clock(), server.world.rules):
+                server.write(lambda tx, **given: run_step(tx, what, **given))
 
+        self._work("any step", step)
+
+    def _work(self, kind: str, fn: Callable[[Server], Any]) -> Any:
+        """Work that no call has asked for; None if the server is down or dies, or the store fails."""
+        if not self.up:
+            return None
         try:
-            self.do("carry", step)
+            return self.do(kind, fn)
         except Killed:
             self.die()
         except (LostReply, StoreError) as error:
             if not self.world.faults.on:
                 raise Violation(f"the store failed without a fault: {error}") from error
+            self.world.tell(f"{self.name} {kind} failed {error}")
+        return None
 
     # -- trouble with the store
 

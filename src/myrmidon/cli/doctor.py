@@ -19,6 +19,8 @@ from myrmidon.sdk.errors import CallFailed, Refused, Unreachable, Untrusted
 _MAX_SKEW_S: Final = 5.0
 _MIN_FREE_BYTES: Final = 1 << 30
 _MAX_NAMED: Final = 3
+_READY_WITHIN_S: Final = 3.0
+_MAINTENANCE: Final = "maintenance "
 _LABELS: Final = {"ok": ("ok", "green"), "warning": ("warn", "yellow"), "wrong": ("FAIL", "red")}
 
 
@@ -79,7 +81,7 @@ def _findings(cli: CliContext) -> Iterator[Finding]:
     if info.retention_waits_until:
         yield _retention(info.retention_waits_until - info.time)
     yield _local_disk() if info.disk_free is None else _disk(info.disk_free, "the server's data folder")
-    for check in (_servers, _bots, _lost_runs, _releases, _queues, _sinks):
+    for check in (_servers, _bots, _lost_runs, _releases, _queues, _sinks, _maintenance):
         try:
             yield check(cli)
         except CallFailed as error:
@@ -90,7 +92,7 @@ def _server(cli: CliContext) -> Finding:
     endpoint = cli.endpoint
     address = f"{endpoint.server} (from {endpoint.server_source})"
     try:
-        cli.api.readiness()
+        cli.api.readiness(within_s=_READY_WITHIN_S)
     except CallFailed as error:
         if error.code == "unauthorized":
             return Finding("server", "ok", f"{address} answers.")  # the token is checked next
@@ -193,11 +195,20 @@ def _queues(cli: CliContext) -> Finding:
 
 def _sinks(cli: CliContext) -> Finding:
     """Receivers of messages that are behind; tasks are not affected."""
-    notes = cli.api.readiness().notes
+    notes = [note for note in cli.api.readiness().notes if not note.startswith(_MAINTENANCE)]
     if notes:
         advice = "check the receiver, and the server's log for `sink is unavailable`; tasks run meanwhile."
         return Finding("messages", "warning", f"{'; '.join(notes)}.", advice)
     return Finding("messages", "ok", "No receiver of messages is behind.")
+
+
+def _maintenance(cli: CliContext) -> Finding:
+    """What the server does by itself, such as cancelling the tasks of a large job; tasks run meanwhile."""
+    notes = [note for note in cli.api.readiness().notes if note.startswith(_MAINTENANCE)]
+    if notes:
+        advice = "see `myrmidon_maintenance_*` on /metrics, and the server's log."
+        return Finding("upkeep", "warning", f"{notes[0].capitalize()}.", advice)
+    return Finding("upkeep", "ok", "Maintenance is not behind.")
 
 
 def _local_disk() -> Finding:

@@ -17,7 +17,7 @@ from myrmidon.scheduler.propagate import CancelArgs, cancel_or_kill, propagate
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import chunked_work, task_request
-from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
+from myrmidon.store.tables.chunked_work import ChunkedWork
 from myrmidon.store.tables.job import Job
 from myrmidon.store.tables.request_key import for_number
 from myrmidon.store.views.task_search import TaskSearch, count_by_state
@@ -156,8 +156,7 @@ def cancel_tagged(
     uow = UnitOfWork(tx, now, ids, rules)
     work = uow.start_chunked_work(chunked_work.TAGGED, 0, args=json.encode(selection).decode())
     if after:
-        work.position = after
-        chunked_work.advance(tx, work)
+        uow.advance_chunked_work(work, after)
     return TaggedCancel(num_tasks, complete, work)
 
 
@@ -175,29 +174,21 @@ def _count_selected(tx: Tx, selection: TagSelection, after: int) -> tuple[int, b
     return counts.total(), complete
 
 
-def cancel_tagged_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """Cancel the next chunk of tasks with the tags; running ones only if ``kill_running`` is set."""
+def cancel_tagged_chunk(uow: UnitOfWork, work: ChunkedWork, n: int) -> int | None:
+    """Cancel the next tasks with the tags; running ones only if ``kill_running`` is set."""
     selection = json.decode(work.args, type=TagSelection)
-    tagged, cursor = task_request.tagged(uow.tx, selection.tags, after=work.position, until=selection.until, n=CHUNK)
+    tagged, cursor = task_request.tagged(uow.tx, selection.tags, after=work.position, until=selection.until, n=n)
     requests = task_request.read(uow.tx, tagged) if tagged else {}
     selected = [i for i in tagged if requests[i].resource_group_id == selection.group_id]
     excluded = set() if selection.terminate_tasks else task_request.terminate_tasks(uow.tx, selected)
     selected = [i for i in selected if i not in excluded]
     cancel_locked(uow, selected, kill_running=selection.kill_running, reason="canceled")
-    _advance(uow, work, cursor)
+    return cursor
 
 
-def cancel_children_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """Cancel the next chunk of the tasks that an ended task had triggered, except detached ones."""
-    children = task_request.children(uow.tx, work.subject, after=work.position, n=CHUNK)
+def cancel_children_chunk(uow: UnitOfWork, work: ChunkedWork, n: int) -> int | None:
+    """Cancel the next tasks that an ended task had triggered, except detached ones."""
+    children = task_request.children(uow.tx, work.subject, after=work.position, n=n)
     requests = task_request.read(uow.tx, children) if children else {}
     cancel_locked(uow, [i for i in children if not requests[i].detached], kill_running=True, reason="parent_ended")
-    _advance(uow, work, children[-1] if len(children) == CHUNK else None)
-
-
-def _advance(uow: UnitOfWork, work: ChunkedWork, cursor: int | None) -> None:
-    if cursor is None:
-        uow.finish_chunked_work(work)
-        return
-    work.position = cursor
-    chunked_work.advance(uow.tx, work)
+    return children[-1] if len(children) == n else None

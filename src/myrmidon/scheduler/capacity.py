@@ -6,7 +6,7 @@ from myrmidon.model.states import TaskState
 from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import chunked_work, task_queues, task_to_run
-from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
+from myrmidon.store.tables.chunked_work import ChunkedWork
 
 
 def handle_lost_capacity(uow: UnitOfWork, queues: Sequence[int]) -> None:
@@ -22,18 +22,12 @@ def handle_lost_capacity(uow: UnitOfWork, queues: Sequence[int]) -> None:
             uow.start_chunked_work(chunked_work.CAPACITY, queue)
 
 
-def lost_capacity_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """Process the next chunk of a queue without bots: tasks that do not wait move to their next slice, or end."""
+def lost_capacity_chunk(uow: UnitOfWork, work: ChunkedWork, n: int) -> int | None:
+    """Process the next tasks of a queue without bots: those that do not wait move to their next slice, or end."""
     if task_queues.served(uow.tx, [work.subject]):
-        uow.finish_chunked_work(work)
-        return
-    task_ids = task_to_run.unserved(uow.tx, work.subject, after=work.position, n=CHUNK)
+        return None
+    task_ids = task_to_run.unserved(uow.tx, work.subject, after=work.position, n=n)
     tasks = uow.lock(task_ids)
     queued = {row.task_id for row in task_to_run.of_tasks(uow.tx, task_ids)} if task_ids else set()
-    moving = [t for t in tasks.values() if t.state == TaskState.READY and t.id in queued]
-    make_ready(uow, moving)
-    if len(task_ids) < CHUNK:
-        uow.finish_chunked_work(work)
-        return
-    work.position = task_ids[-1]
-    chunked_work.advance(uow.tx, work)
+    make_ready(uow, [t for t in tasks.values() if t.state == TaskState.READY and t.id in queued])
+    return task_ids[-1] if len(task_ids) == n else None

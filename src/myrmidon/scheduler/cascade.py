@@ -89,22 +89,17 @@ def _children_first(
     return reversed(order[1:])
 
 
-def cascade_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """Process one page of a cascade. Pages that belong to later work wait for the earlier ones."""
-    job = uow.jobs[work.job_id or 0]
-    if chunked_work.first_of_job(uow.tx, chunked_work.CASCADE, job.id) != work.id:
-        return
-    uow.finish_chunked_work(work)
-    if job.state != JobState.PENDING_RETRY:
-        return  # the job was cancelled meanwhile
-    _reset_page(uow, job, json.decode(work.args, type=Page))
-    if chunked_work.first_of_job(uow.tx, chunked_work.CASCADE, job.id) is None:
-        _finish(uow, job, work.subject)
+def cascade_chunk(uow: UnitOfWork, work: ChunkedWork, _n: int) -> None:
+    """Process one page of a cascade; each page is a piece of work of its own, and the oldest is first."""
+    _reset_page(uow, uow.jobs[work.job_id or 0], json.decode(work.args, type=Page))
 
 
-def _finish(uow: UnitOfWork, job: Job, root: int) -> None:
+def finish_cascade(uow: UnitOfWork, work: ChunkedWork) -> None:
     """Let the job go on after the last page; its first task and others that wait for nothing start."""
-    erase_outputs(uow, job.id, [root])
+    job = uow.jobs[work.job_id or 0]
+    if chunked_work.lock_of_job(uow.tx, chunked_work.CASCADE, job.id, 1):
+        return
+    erase_outputs(uow, job.id, [work.subject])
     uow.move_job(job, JobState.RUNNING, "running")
     if job.blocked_by is not None:
         name_blocker(uow, job)

@@ -8,13 +8,10 @@ from typing import Final
 
 from msgspec import Struct, json
 
-from myrmidon.model.states import JobState
-from myrmidon.scheduler.cancel import cancel_locked
-from myrmidon.scheduler.propagate import CancelArgs, propagate
-from myrmidon.scheduler.retention import begin_deletion, delete_tasks, remove_job
+from myrmidon.scheduler.cancel import begin_cancel, cancel_locked
+from myrmidon.scheduler.retention import begin_deletion, delete_of_job, delete_tasks
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import (
-    chunked_work,
     group_turn,
     resource_group,
     shared_value,
@@ -26,7 +23,7 @@ from myrmidon.store.tables import (
     webhook,
 )
 from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
+from myrmidon.store.tables.chunked_work import WAITS, ChunkedWork
 
 CANCEL_JOBS: Final = "cancel_jobs"
 CANCEL_TASKS: Final = "cancel_tasks"
@@ -42,106 +39,88 @@ class DeletionArgs(Struct, frozen=True):
     step: str = DELETE
 
 
-def delete_group_chunk(uow: UnitOfWork, work: ChunkedWork) -> tuple[list[int], bool]:
-    """Do the next chunk of a deletion; returns the deleted tasks, and whether it waits for tasks that run."""
+def delete_group_chunk(uow: UnitOfWork, work: ChunkedWork, n: int) -> int | None:
+    """Do the next part of a deletion; WAITS while tasks run."""
     step = json.decode(work.args, type=DeletionArgs).step
     if step == CANCEL_JOBS:
-        _cancel_jobs(uow, work)
-    elif step == CANCEL_TASKS:
-        _cancel_tasks(uow, work)
-    elif step == WAIT:
-        return [], _wait(uow, work)
-    else:
-        return _delete(uow, work), False
-    return [], False
+        return _cancel_jobs(uow, work, n)
+    if step == CANCEL_TASKS:
+        return _cancel_tasks(uow, work, n)
+    if step == WAIT:
+        return _wait(uow, work)
+    return _delete(uow, work, n)
 
 
-def _go_to(uow: UnitOfWork, work: ChunkedWork, step: str) -> None:
-    work.position, work.args = 0, json.encode(DeletionArgs(step)).decode()
-    chunked_work.advance(uow.tx, work)
+def _go_to(work: ChunkedWork, step: str) -> int:
+    work.args = json.encode(DeletionArgs(step)).decode()
+    return 0
 
 
 # ---------------------------------------------------------------- cancel
 
 
-def _cancel_jobs(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """Cancel the next jobs, together about CHUNK tasks, so that none of them starts or retries tasks."""
+def _cancel_jobs(uow: UnitOfWork, work: ChunkedWork, n: int) -> int:
+    """Cancel the next jobs, together about n tasks, so that none of them starts or retries tasks."""
     found = jobs.live_of_group(uow.tx, work.subject, after=work.position, n=_MAX_JOBS)
     if not found:
-        _go_to(uow, work, CANCEL_TASKS)
-        return
+        return _go_to(work, CANCEL_TASKS)
     uow.lock_jobs(found)
-    num_tasks = 0
-    for job_id in found:
-        job = uow.jobs.get(job_id)
-        work.position = job_id
+    num_tasks = position = 0
+    for position in found:
+        job = uow.jobs.get(position)
         if job is None:
             continue
         if job.staged:
             begin_deletion(uow, job)  # nobody has seen it, and its other parts cannot be stored any more
-        elif job.state in (JobState.RUNNING, JobState.PENDING_RETRY):
-            uow.move_job(job, JobState.CANCELLED, "cancelled")
-            args = json.encode(CancelArgs(_REASON)).decode()
-            uow.start_chunked_work(chunked_work.CANCEL, job.id, job=job, args=args)
+        else:
+            begin_cancel(uow, job, _REASON)
         num_tasks += job.num_tasks
-        if num_tasks >= CHUNK:
+        if num_tasks >= n:
             break
-    propagate(uow)
-    chunked_work.advance(uow.tx, work)
+    return position
 
 
-def _cancel_tasks(uow: UnitOfWork, work: ChunkedWork) -> None:
+def _cancel_tasks(uow: UnitOfWork, work: ChunkedWork, n: int) -> int:
     """Cancel the next tasks that have not ended: those without a job, and those that wait in jobs that have failed."""
-    found = task_result.unfinished_after(uow.tx, work.subject, after=work.position, n=CHUNK)
+    found = task_result.unfinished_after(uow.tx, work.subject, after=work.position, n=n)
     cancel_locked(uow, found, kill_running=True, reason=_REASON)
-    propagate(uow)
-    if len(found) < CHUNK:
-        _go_to(uow, work, WAIT)
-        return
-    work.position = found[-1]
-    chunked_work.advance(uow.tx, work)
+    return found[-1] if len(found) == n else _go_to(work, WAIT)
 
 
-def _wait(uow: UnitOfWork, work: ChunkedWork) -> bool:
-    """Whether tasks of the group still run; else the next step begins."""
+def _wait(uow: UnitOfWork, work: ChunkedWork) -> int:
+    """Wait while tasks of the group run; then the next step begins."""
     if task_run.any_live_of_group(uow.tx, work.subject):
-        return True
+        return WAITS
     if task_result.unfinished_of_group(uow.tx, work.subject) is not None:
-        _go_to(uow, work, CANCEL_JOBS)  # a task was queued again after its cancellation had been passed by
-        return True
-    _go_to(uow, work, DELETE)
-    return False
+        return _go_to(work, CANCEL_JOBS)  # a task was queued again after its cancellation had been passed by
+    return _go_to(work, DELETE)
 
 
 # ---------------------------------------------------------------- delete
 
 
-def _delete(uow: UnitOfWork, work: ChunkedWork) -> list[int]:
-    """Delete the next chunk: of a job, then tasks without a job, references, and the group; the deleted tasks."""
+def _delete(uow: UnitOfWork, work: ChunkedWork, n: int) -> int | None:
+    """Delete the next rows: of a job, then tasks without a job, references, and at last the group."""
     group_id = work.subject
     job_ids = jobs.of_group(uow.tx, group_id, 1)
     if job_ids:
         uow.lock_jobs(job_ids)
-        page = jobs.task_ids(uow.tx, job_ids[0], CHUNK)
-        delete_tasks(uow, page)
-        if len(page) < CHUNK:
-            remove_job(uow, job_ids[0])
-        return page
-    task_ids = task_request.of_group(uow.tx, group_id, CHUNK)
+        delete_of_job(uow, job_ids[0], n)
+        return 0
+    task_ids = task_request.of_group(uow.tx, group_id, n)
     if task_ids:
         uow.lock(task_ids)
         delete_tasks(uow, task_ids)
-        return task_ids
-    refs = shared_value.of_group(uow.tx, group_id, n=CHUNK)
+        return 0
+    refs = shared_value.of_group(uow.tx, group_id, n=n)
     if refs:
         shared_value.lock(uow.tx, refs)
         shared_value.unref_by_group(uow.tx, refs, group_id)
         shared_value.delete_unreferenced(uow.tx, refs)
-        return []
+        return 0
     task_queues.delete_of_group(uow.tx, group_id)
     webhook.delete_of_group(uow.tx, group_id)
     stored_file.delete_of_group(uow.tx, group_id)
     group_turn.delete(uow.tx, group_id)
     resource_group.delete(uow.tx, group_id)
-    uow.finish_chunked_work(work)
-    return []
+    return None

@@ -1,7 +1,5 @@
 """Hold tasks that have not started, and release them: one by one, or all tasks of a job chunk by chunk."""
 
-from collections.abc import Sequence
-
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.states import JobState, TaskState
@@ -11,8 +9,8 @@ from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import chunked_work, task_result
-from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
+from myrmidon.store.tables import chunked_work
+from myrmidon.store.tables.chunked_work import ChunkedWork
 from myrmidon.store.tables.job import Job
 
 
@@ -73,32 +71,20 @@ def _start(uow: UnitOfWork, job_id: int, kind: str) -> Job:
     return job
 
 
-def hold_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """Hold the next chunk of a job's tasks, except those that have started."""
-    page = task_result.lock_of_job(uow.tx, work.subject, after=work.position, n=CHUNK)
+def hold_page(uow: UnitOfWork, _work: ChunkedWork, page: list[TaskResult]) -> None:
+    """Hold the next tasks of a job, except those that have started."""
     uow.load_requests(task.id for task in page)
     for task in page:
         if not task.held and task.state in (TaskState.WAITING, TaskState.READY):
             _hold(uow, task)
-    _advance(uow, work, page)
 
 
-def release_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """Release the next chunk of a job's tasks; those whose parents allow it become ready."""
-    page = task_result.lock_of_job(uow.tx, work.subject, after=work.position, n=CHUNK)
+def release_page(uow: UnitOfWork, _work: ChunkedWork, page: list[TaskResult]) -> None:
+    """Release the next tasks of a job; those whose parents allow it become ready."""
     held = [task for task in page if task.held]
     for task in held:
         uow.hold(task, held=False)
     make_ready(uow, [task for task in held if task.satisfied])
-    _advance(uow, work, page)
-
-
-def _advance(uow: UnitOfWork, work: ChunkedWork, page: Sequence[TaskResult]) -> None:
-    if len(page) < CHUNK:
-        uow.finish_chunked_work(work)
-        return
-    work.position = page[-1].id
-    chunked_work.advance(uow.tx, work)
 
 
 def _lock_task(uow: UnitOfWork, task_id: int) -> TaskResult:

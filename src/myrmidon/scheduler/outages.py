@@ -1,7 +1,8 @@
 """Gaps in the time of the service: an outage, a suspended machine, a start under a wrong clock.
 
-Every sweep stores the time (``last_alive``). If the stored time is too old, or in the future, all leases start again at
-the current time (``resumed_at``): bots could not send heartbeats meanwhile, or the time cannot be compared.
+Every server stores the time every few seconds (``last_alive``), however long its maintenance takes. If the stored time
+is too old, or in the future, all leases start again at the current time (``resumed_at``): bots could not send
+heartbeats meanwhile, or the time cannot be compared. Until that is recorded no lease ends and nothing old is deleted.
 
 If the stored time is in the future, a clock that was ahead has been corrected. Heartbeats from its time are set to now:
 otherwise their bots would count as alive until then.
@@ -34,6 +35,16 @@ def record_alive(tx: Tx, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
     if was_away or now > last:
         shared_numbers.put(tx, _LAST_ALIVE, now)
     return was_away
+
+
+def is_away(tx: Tx, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
+    """Whether the service was away until now and no server has recorded yet that it is back."""
+    return service_was_away(now, shared_numbers.read(tx, _LAST_ALIVE) or 0, rules)
+
+
+def keeps_old(tx: Tx, now: Micros, rules: Rules = DEFAULT_RULES) -> bool:
+    """Whether nothing old may be deleted now."""
+    return is_away(tx, now, rules) or retention_waits_until(tx, now, rules) is not None
 
 
 def _put(tx: Tx, name: str, value: int) -> None:

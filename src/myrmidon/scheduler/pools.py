@@ -9,7 +9,7 @@ from myrmidon.scheduler.policy import DAY
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import chunked_work, pool_order, task_to_run
-from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
+from myrmidon.store.tables.chunked_work import ChunkedWork
 
 _MAX_AGEING: Micros = 30 * DAY
 
@@ -47,18 +47,14 @@ def _check(order: Order) -> None:
         raise InvalidRequest(problems)
 
 
-def rerank_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """Give the next chunk of a pool's waiting tasks the rank of its present order.
+def rerank_chunk(uow: UnitOfWork, work: ChunkedWork, n: int) -> int | None:
+    """Give the next waiting tasks of a pool the rank of its present order.
 
     This runs after the change was committed, so tasks that become ready meanwhile have the new rank already.
     """
     pool = json.decode(work.args, type=Rerank).pool
     order = pool_order.of_pool(uow.tx, pool)
-    page = task_to_run.of_pool(uow.tx, pool, after=work.position, n=CHUNK)
+    page = task_to_run.of_pool(uow.tx, pool, after=work.position, n=n)
     ranked = [(task, instance, old, rank(priority, created, order)) for task, instance, old, priority, created in page]
     task_to_run.set_ranks(uow.tx, [(task, instance, new) for task, instance, old, new in ranked if new != old])
-    if len(page) < CHUNK:
-        uow.finish_chunked_work(work)
-        return
-    work.position = page[-1][0]
-    chunked_work.advance(uow.tx, work)
+    return page[-1][0] if len(page) == n else None

@@ -11,13 +11,14 @@ from msgspec import Struct, json
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.states import JobState
+from myrmidon.model.task_result import TaskResult
 from myrmidon.model.task_to_run import rank
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import chunked_work, task_request, task_result, task_to_run
-from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
+from myrmidon.store.tables import chunked_work, task_request, task_to_run
+from myrmidon.store.tables.chunked_work import ChunkedWork
 from myrmidon.store.tables.job import Job
 
 
@@ -56,16 +57,9 @@ def set_job_priority(
     return job
 
 
-def set_priority_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """Change the priority of the next chunk of a job's tasks."""
-    priority = json.decode(work.args, type=PriorityArgs).priority
-    page = task_result.lock_of_job(uow.tx, work.subject, after=work.position, n=CHUNK)
-    _set(uow, [task.id for task in page if not task.final], priority)
-    if len(page) < CHUNK:
-        uow.finish_chunked_work(work)
-        return
-    work.position = page[-1].id
-    chunked_work.advance(uow.tx, work)
+def set_priority_page(uow: UnitOfWork, work: ChunkedWork, page: list[TaskResult]) -> None:
+    """Change the priority of the next tasks of a job."""
+    _set(uow, [task.id for task in page if not task.final], json.decode(work.args, type=PriorityArgs).priority)
 
 
 def _set(uow: UnitOfWork, task_ids: Sequence[int], priority: int) -> None:

@@ -19,7 +19,7 @@ from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.tables import chunked_work, edge, task_result
 from myrmidon.store.tables import job as jobs
-from myrmidon.store.tables.chunked_work import CHUNK, WHOLE, ChunkedWork
+from myrmidon.store.tables.chunked_work import WHOLE, ChunkedWork
 from myrmidon.store.tables.job import Job
 
 
@@ -126,46 +126,33 @@ def _may_start(uow: UnitOfWork, task: TaskResult) -> bool:
     )
 
 
-def propagate_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """Satisfy the next chunk of edges of a task whose fan-out exceeded the transaction that ended it.
+def propagate_chunk(uow: UnitOfWork, work: ChunkedWork, n: int) -> int | None:
+    """Satisfy the next edges of a task whose fan-out exceeded the transaction that ended it.
 
     Further such tasks of the job are taken along while there is room: a job of which thousands of tasks are answered at
     once has one piece of work for each.
     """
-    if work.job_id not in uow.jobs:
-        uow.finish_chunked_work(work)
-        return
-    several = chunked_work.lock_of_job(uow.tx, chunked_work.FEED, work.job_id, CHUNK)
+    several = chunked_work.lock_of_job(uow.tx, chunked_work.FEED, work.job_id or 0, n)
     parents = task_result.read(uow.tx, sorted({one.subject for one in several} | {work.subject}))
     parent = parents.get(work.subject)
     if parent is not None and parent.final and parent.state != SUCCEEDED:
-        _propagate_failure(uow, work, parent)
-        return
+        # It satisfies only some of its children, so the position is kept.
+        children = edge.unsatisfied(uow.tx, parent.id, after=work.position, n=n)
+        _satisfy_edges(uow, {parent.id: parent}, [(parent.id, child) for child in children])
+        return children[-1] if len(children) == n else None
     over = [one for one in several if one.subject not in parents or not parents[one.subject].final]
     live = {i: task for i, task in parents.items() if task.state == SUCCEEDED}
-    edges = edge.unsatisfied_of(uow.tx, sorted(live), CHUNK + 1) if live else []
-    incomplete = {parent for parent, _ in edges[CHUNK:]}
-    first_incomplete = min(incomplete) if incomplete else None
-    _satisfy_edges(uow, live, edges[:CHUNK])
+    edges = edge.unsatisfied_of(uow.tx, sorted(live), n + 1) if live else []
+    first_incomplete = min((parent for parent, _ in edges[n:]), default=None)  # edges are ordered by parent
+    _satisfy_edges(uow, live, edges[:n])
     over += [one for one in several if one.subject in live and _is_before(one.subject, first_incomplete)]
-    if over:
-        uow.finish_chunked_work(*over)
+    uow.finish_chunked_work(*(one for one in over if one.id != work.id))
+    return None if any(one.id == work.id for one in over) else work.position
 
 
 def _is_before(parent: int, first_incomplete: int | None) -> bool:
-    """Whether all edges of a parent are satisfied: they are ordered by parent."""
+    """Whether all edges of a parent are satisfied."""
     return first_incomplete is None or parent < first_incomplete
-
-
-def _propagate_failure(uow: UnitOfWork, work: ChunkedWork, parent: TaskResult) -> None:
-    """The next chunk of edges of a task that has failed: it satisfies only some, so the position is kept."""
-    children = edge.unsatisfied(uow.tx, parent.id, after=work.position, n=CHUNK)
-    _satisfy_edges(uow, {parent.id: parent}, [(parent.id, child) for child in children])
-    if len(children) < CHUNK:
-        uow.finish_chunked_work(work)
-        return
-    work.position = children[-1]
-    chunked_work.advance(uow.tx, work)
 
 
 # ---------------------------------------------------------------- canceling
@@ -178,26 +165,25 @@ class CancelArgs(Struct, frozen=True):
 
 
 def _cancel_first_chunks(uow: UnitOfWork) -> None:
-    """Cancel the first chunk of every job whose cancellation was started in this unit of work."""
+    """Cancel the first tasks of every job whose cancellation was started in this unit of work.
+
+    Other work of the job that could start tasks again, behind the cancellation, is dropped.
+    """
     started = [work for work in uow.started_work if work.kind == chunked_work.CANCEL]
     uow.started_work = [work for work in uow.started_work if work.kind != chunked_work.CANCEL]
     for work in started:
-        cancel_job_chunk(uow, work, n=WHOLE)
+        uow.finish_chunked_work(*chunked_work.lock_of_kinds(uow.tx, work.subject, chunked_work.STOPPED_BY_CANCEL))
+        page = task_result.lock_of_job(uow.tx, work.subject, after=0, n=WHOLE)
+        cancel_page(uow, work, page)
+        uow.advance_chunked_work(work, page[-1].id if len(page) == WHOLE else None)
         uow.flush()
 
 
-def cancel_job_chunk(uow: UnitOfWork, work: ChunkedWork, n: int | None = None) -> None:
-    """Cancel the next chunk of a job's tasks, of CHUNK or n."""
-    n = n or CHUNK
+def cancel_page(uow: UnitOfWork, work: ChunkedWork, page: list[TaskResult]) -> None:
+    """Cancel the next tasks of a job."""
     reason = json.decode(work.args, type=CancelArgs).reason
-    page = task_result.lock_of_job(uow.tx, work.subject, after=work.position, n=n)
     for task in page:
         cancel_or_kill(uow, task, reason)
-    if len(page) < n:
-        uow.finish_chunked_work(work)
-        return
-    work.position = page[-1].id
-    chunked_work.advance(uow.tx, work)
 
 
 def cancel_or_kill(uow: UnitOfWork, task: TaskResult, reason: str) -> None:

@@ -196,14 +196,16 @@ def _begin_reset(uow: UnitOfWork, job: Job, reset: Reset) -> None:
     job.blocked_by = job.error = None
     uow.move_job(job, JobState.RUNNING, "running")
     work = uow.start_chunked_work(chunked_work.RESET, job.id, job=job, args=json.encode(reset).decode())
-    uow.started_work.remove(work)
-    reset_job_chunk(uow, work)
+    page = task_result.lock_of_job(uow.tx, job.id, after=0, n=CHUNK)
+    reset_page(uow, work, page)
+    uow.advance_chunked_work(work, page[-1].id if len(page) == CHUNK else None)
+    if len(page) < CHUNK:
+        finish_reset(uow, work)
 
 
-def reset_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """Reset the next chunk of a job's tasks; after the last chunk, start the tasks that wait for nothing."""
+def reset_page(uow: UnitOfWork, work: ChunkedWork, page: list[TaskResult]) -> None:
+    """Reset the next tasks of a job."""
     reset = json.decode(work.args, type=Reset)
-    page = task_result.lock_of_job(uow.tx, work.subject, after=work.position, n=CHUNK)
     uow.load_requests(task.id for task in page)
     again = [task for task in page if task.final and (reset.full or task.state != TaskState.SUCCEEDED)]
     late = [task for task in again if uow.requests[task.id].deadline_at <= uow.now]
@@ -215,11 +217,10 @@ def reset_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
     reopen_edges(uow, edge.completed_by(uow.tx, [task.id for task in again]))
     if writers := [task.id for task in again if uow.requests[task.id].num_outputs]:
         erase_outputs(uow, work.subject, writers)
-    if len(page) == CHUNK:
-        work.position = page[-1].id
-        chunked_work.advance(uow.tx, work)
-        return
-    uow.finish_chunked_work(work)
+
+
+def finish_reset(uow: UnitOfWork, work: ChunkedWork) -> None:
+    """Start the tasks of a reset job that wait for nothing."""
     job = uow.jobs[work.subject]
     name_blocker(uow, job)  # a task past its own deadline has not been reset
     uow.start_chunked_work(chunked_work.START, job.id, job=job)

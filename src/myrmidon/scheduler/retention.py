@@ -26,7 +26,7 @@ from myrmidon.store.tables import (
 )
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import value as values
-from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
+from myrmidon.store.tables.chunked_work import ChunkedWork
 from myrmidon.store.tables.job import Job
 
 
@@ -52,32 +52,35 @@ def begin_deletion(uow: UnitOfWork, job: Job) -> None:
         uow.start_chunked_work(chunked_work.DELETE_JOB, job.id, job=job)
 
 
-def delete_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> list[int]:
-    """Delete the next chunk of a job's tasks, and the job itself with the last; returns the deleted tasks."""
-    page = jobs.task_ids(uow.tx, work.subject, CHUNK)
-    delete_tasks(uow, page)
-    if len(page) < CHUNK:
-        remove_job(uow, work.subject)
-    return page
+def delete_job_chunk(uow: UnitOfWork, work: ChunkedWork, n: int) -> int | None:
+    """Delete the next rows of a job."""
+    return None if delete_of_job(uow, work.subject, n) else 0
 
 
-def remove_job(uow: UnitOfWork, job_id: int) -> None:
-    """Delete a locked job whose tasks are deleted, with its values and references."""
-    refs = shared_value.of_job(uow.tx, job_id, n=CHUNK)
-    while refs:
+def delete_of_job(uow: UnitOfWork, job_id: int, n: int) -> bool:
+    """Delete up to n tasks of a locked job, then its references, its values and at last the job; whether it is gone."""
+    page = jobs.task_ids(uow.tx, job_id, n)
+    if page:
+        jobs.delete_members(uow.tx, job_id, page)
+        delete_tasks(uow, page)
+    if len(page) == n:
+        return False
+    refs = shared_value.of_job(uow.tx, job_id, n=n)
+    if refs:
         shared_value.lock(uow.tx, refs)
         shared_value.unref_by_job(uow.tx, refs, job_id)
         shared_value.delete_unreferenced(uow.tx, refs)
-        refs = shared_value.of_job(uow.tx, job_id, n=CHUNK)
-    values.delete_of_job(uow.tx, job_id)
+    if len(refs) == n or values.delete_of_job(uow.tx, job_id, n) == n:
+        return False
     job_code.delete_of_job(uow.tx, job_id)
     outbox.delete(uow.tx, [job_id])
     jobs.delete(uow.tx, job_id)
     uow.jobs.pop(job_id, None)
+    return True
 
 
 def delete_tasks(uow: UnitOfWork, task_ids: Sequence[int]) -> None:
-    """Delete tasks: runs, edges, inputs and outputs, then requests and events. drop_logs deletes their logs."""
+    """Delete tasks: runs, edges, inputs and outputs, then requests and events. Their logs are deleted afterwards."""
     if not task_ids:
         return
     tagged = task_request.tags_of(uow.tx, task_ids)
@@ -89,3 +92,4 @@ def delete_tasks(uow: UnitOfWork, task_ids: Sequence[int]) -> None:
     task_result.delete(uow.tx, task_ids)
     task_request.delete(uow.tx, task_ids, tags)
     outbox.delete(uow.tx, task_ids)
+    uow.tx.effects.deleted.extend(task_ids)

@@ -1,7 +1,7 @@
 """Submit a graph as a job.
 
 A graph of up to WHOLE tasks is stored in one transaction. A larger one is staged chunk by chunk, invisible to users,
-and made visible by the last transaction; if that never comes, a sweep deletes what was staged.
+and made visible by the last transaction; if that never comes, what was staged is deleted.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,11 +28,11 @@ from myrmidon.scheduler.resume import Revision, attached, supersede
 from myrmidon.scheduler.submit import check_external_ids, new_job
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import chunked_work, job_code, task_request, task_result
+from myrmidon.store.tables import chunked_work, job_code, task_request
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import request_key as request_keys
 from myrmidon.store.tables import value as values
-from myrmidon.store.tables.chunked_work import CHUNK, STAGED, WHOLE, ChunkedWork
+from myrmidon.store.tables.chunked_work import STAGED, WHOLE, ChunkedWork
 from myrmidon.store.tables.job import Job
 from myrmidon.store.tables.value import OutputRow
 
@@ -208,7 +208,7 @@ def _stage(
         _insert_code(uow, job, draft.graph)
     else:
         uow.lock_jobs([draft.job_id])
-        if draft.job_id not in uow.jobs:
+        if _is_dropped(uow, draft):
             raise WrongState("the job took too long to arrive and was dropped; submit it again")
         first = draft.task_ids[draft.graph.nodes[part[0]].label]
         if uow.tx.attempt > 1 and task_request.existing(uow.tx, [first]):
@@ -283,9 +283,9 @@ def _may_start(task: TaskResult) -> bool:
 def _unstage(uow: UnitOfWork, draft: JobDraft, revision: Revision) -> Job:
     """Make a staged job visible; its tasks are started chunk by chunk."""
     uow.lock_jobs([draft.job_id])
-    job = uow.jobs.get(draft.job_id)
-    if job is None:
+    if _is_dropped(uow, draft):
         raise WrongState("the job took too long to arrive and was dropped; submit it again")
+    job = uow.jobs[draft.job_id]
     if draft.resume and draft.graph.external_id is not None:
         jobs.name(uow.tx, job, draft.graph.external_id, revision.number)
     job.staged = 0
@@ -295,6 +295,12 @@ def _unstage(uow: UnitOfWork, draft: JobDraft, revision: Revision) -> Job:
     jobs.add_event(uow.tx, job, "running", uow.now)
     uow.start_chunked_work(chunked_work.START, job.id, job=job)
     return job
+
+
+def _is_dropped(uow: UnitOfWork, draft: JobDraft) -> bool:
+    """Whether a locked staged job is deleted, or is being deleted: the only work that it can have."""
+    job = uow.jobs.get(draft.job_id)
+    return job is None or job.num_chunked_work > 0
 
 
 def _deadline(uow: UnitOfWork, draft: JobDraft) -> Micros:
@@ -362,23 +368,14 @@ def _store_input_and_output_tasks(uow: UnitOfWork, draft: JobDraft) -> None:
     jobs.insert_input_and_output_tasks(uow.tx, draft.job_id, begins, ends)
 
 
-def start_job_chunk(uow: UnitOfWork, work: ChunkedWork) -> None:
-    """Start the next chunk of a job's tasks: make those ready that wait for nothing.
+def start_page(uow: UnitOfWork, _work: ChunkedWork, page: list[TaskResult]) -> None:
+    """Make the next tasks of a job ready that wait for nothing.
 
     The others get their first event, and the deadline as due time.
     """
-    if uow.jobs[work.subject].state == JobState.PENDING_RETRY:
-        uow.finish_chunked_work(work)  # a cascade resets tasks of the job, and starts them when it is done
-        return
-    page = task_result.lock_of_job(uow.tx, work.subject, after=work.position, n=CHUNK)
     make_ready(uow, [task for task in page if _may_start(task)])
     unannounced = [task for task in page if task.seq == 0 and task.state == TaskState.WAITING]
     uow.load_requests(task.id for task in unannounced)
     for task in unannounced:
         task.due_at = uow.requests[task.id].deadline_at
         uow.touch(task)
-    if len(page) < CHUNK:
-        uow.finish_chunked_work(work)
-        return
-    work.position = page[-1].id
-    chunked_work.advance(uow.tx, work)

@@ -77,6 +77,8 @@ class UnitOfWork:
         self._to_run: list[TaskToRun] = []
         self._unqueued: set[int] = set()
         self.started_work: list[ChunkedWork] = []
+        self.skip_locked = False
+        """Whether ``lock`` leaves out what another transaction has locked."""
 
     def new_id(self) -> int:
         return self.ids.next(self.now)
@@ -88,11 +90,16 @@ class UnitOfWork:
         ordered = sorted(set(task_ids))
         if not ordered:
             return {}
-        self.lock_jobs(task_result.jobs_of(self.tx, ordered).values())
-        return task_result.lock(self.tx, ordered)
+        job_of = task_result.jobs_of(self.tx, ordered)
+        self.lock_jobs(job_of.values())
+        if not self.skip_locked:
+            return task_result.lock(self.tx, ordered)
+        free = [i for i in ordered if i not in job_of or job_of[i] in self.jobs]
+        return task_result.lock_unlocked(self.tx, free) if free else {}
 
     def lock_jobs(self, job_ids: Iterable[int | None]) -> None:
-        self.jobs.update(jobs_store.lock(self.tx, (i for i in job_ids if i not in self.jobs)))
+        missing = (i for i in job_ids if i not in self.jobs)
+        self.jobs.update(jobs_store.lock(self.tx, missing, skip_locked=self.skip_locked))
 
     def job_of(self, task: TaskResult) -> Job | None:
         return self.jobs[task.job_id] if task.job_id is not None else None
@@ -277,9 +284,18 @@ class UnitOfWork:
             job.num_chunked_work += len(started)
         return started
 
+    def advance_chunked_work(self, work: ChunkedWork, position: int | None) -> None:
+        """Record how far locked work has come; None if it is complete."""
+        if position is None:
+            self.finish_chunked_work(work)
+        else:
+            work.position = position
+            chunked_work.advance(self.tx, work)
+
     def finish_chunked_work(self, *works: ChunkedWork) -> None:
         """Delete chunked work that is complete."""
-        chunked_work.finish(self.tx, works)
+        if works:
+            chunked_work.finish(self.tx, works)
         for work in works:
             if work.job_id is not None and work.job_id in self.jobs:
                 self.jobs[work.job_id].num_chunked_work -= 1

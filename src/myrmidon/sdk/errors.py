@@ -162,8 +162,10 @@ def error_for_response(status: int, body: object) -> CallFailed:
     error = body.get("error") if isinstance(body, dict) else None
     if not isinstance(error, dict):
         error = {}
-    message = str(error.get("message") or f"This is no response of a Myrmidon server (status {status}).")
-    advice = "" if error.get("message") else "Check the server's address."
+    not_ready = "; ".join(map(str, body.get("problems") or ())) if isinstance(body, dict) else ""  # of /readyz
+    told = error.get("message") or not_ready
+    message = str(told or f"This is no response of a Myrmidon server (status {status}).")
+    advice = "" if told else "Check the server's address."
     # Swarming's error format has the HTTP status in "code" and our code in "status".
     code = str((error.get("status") if isinstance(error.get("code"), int) else error.get("code")) or "")
     problems = [problem for problem in error.get("problems") or () if isinstance(problem, dict)]

@@ -17,11 +17,11 @@ from msgspec import Struct
 from myrmidon.model.errors import InvalidRequest, StoreRefused
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.limits import Limits
+from myrmidon.model.states import TaskState
 from myrmidon.model.task_to_run import Order
 from myrmidon.scheduler import resource_groups, servers
 from myrmidon.scheduler.policy import Rules
 from myrmidon.scheduler.pools import set_pool_order
-from myrmidon.scheduler.sweep_effects import count_no_resource
 from myrmidon.server.clock import SETTLE_WITH_DATABASE, Clock, wall_time
 from myrmidon.server.config.config_folder import NO_CONFIG, FleetConfig, check_folder
 from myrmidon.server.database import AsyncDatabase, Executor, SchedulingDatabase
@@ -37,7 +37,7 @@ from myrmidon.server.waiting.wait_hub import WaitHub
 from myrmidon.store.engine.db import Db, Dialect, open_db
 from myrmidon.store.engine.effects import CommitEffects
 from myrmidon.store.engine.migrate import migrate
-from myrmidon.store.tables import server_version, task_request
+from myrmidon.store.tables import outbox, server_version, task_request
 from myrmidon.store.tables import settings_version as configs
 from myrmidon.store.tables.schedulers import Scheduler
 from myrmidon.store.views.pool_filter import PoolFilter
@@ -131,7 +131,7 @@ class ServerContext:
         """Called with the id of a deleted resource group; tokens bound to it are dropped from the cache."""
 
     def _publish(self, effects: CommitEffects) -> None:
-        if expired := count_no_resource(effects.events):
+        if expired := outbox.count(effects.events, TaskState.NO_RESOURCE):
             self.metrics.no_resource(expired)
         self.hub.notify_commit(effects)
 

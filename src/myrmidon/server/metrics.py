@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from myrmidon.model.ids import Micros
+from myrmidon.scheduler.maintenance import OTHER_KINDS, VITAL, Step
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.store.views.metrics import Gauges
 
@@ -47,8 +48,10 @@ class Metrics:
         )
         self._tasks = gauge("myrmidon_tasks_unfinished", "Tasks that wait for a bot or run, by state.", ["state"])
         self._bots = gauge("myrmidon_bots", "Bots, by state; a bot can be in several.", ["state"])
-        self._sweep_lag = gauge(
-            "myrmidon_sweep_lag_seconds", "How long the oldest expiry or timeout is overdue; 0 if none is."
+        self._overdue = gauge(
+            "myrmidon_maintenance_overdue_seconds",
+            "How long the oldest row of a kind of maintenance is overdue; 0 if none is.",
+            ["kind"],
         )
         self._outbox_age = gauge(
             "myrmidon_outbox_age_seconds",
@@ -94,6 +97,12 @@ class Metrics:
             ["reason"],
             buckets=_DURATION_S,
         )
+        self._handled = counter("myrmidon_maintenance_handled", "Rows and chunks handled by maintenance.", ["kind"])
+        self._work_s = counter("myrmidon_maintenance_seconds", "Time spent on maintenance.", ["kind"])
+        self._skipped = counter(
+            "myrmidon_maintenance_skipped", "Steps of maintenance that met a lock and were left for later.", ["kind"]
+        )
+        self._failed = counter("myrmidon_maintenance_failures", "Steps of maintenance that failed.", ["kind"])
         self._relayed = counter("myrmidon_relayed", "Messages that a sink has confirmed, by sink.", ["sink"])
         self._relay_failures = counter("myrmidon_relay_failures", "Failed deliveries to a sink, by sink.", ["sink"])
         self._no_resource = counter("myrmidon_no_resource", "Tasks that ended because no bot could run them.")
@@ -117,13 +126,15 @@ class Metrics:
     def release_reverted(self) -> None:
         self._reverted.inc()
 
-    def wait_expired(self, outcome: str, lag_s: float) -> None:
-        """Record a slice or task that waited too long, and how late that was detected."""
-        self._expiry_lag.labels(outcome).observe(lag_s)
-
-    def run_lost(self, reason: str, silent_s: float) -> None:
-        """Record a lost run, and the time since the last sign of life of it."""
-        self._lost.labels(reason).observe(silent_s)
+    def maintained(self, step: Step, seconds: float) -> None:
+        """Record a step of maintenance, how long it took, and how late it has detected what."""
+        self._handled.labels(step.kind).inc(step.n)
+        self._work_s.labels(step.kind).inc(seconds)
+        self._skipped.labels(step.kind).inc(step.skipped)
+        self._failed.labels(step.kind).inc(step.error is not None)
+        for what, delay in step.delays:
+            histogram = self._lost if step.kind == "runs" else self._expiry_lag
+            histogram.labels(what).observe(delay / SECOND)
 
     def no_resource(self, count: int) -> None:
         self._no_resource.inc(count)
@@ -146,7 +157,13 @@ class Metrics:
     # -- gauges
 
     def render(
-        self, values: Gauges, *, now: Micros, skew: Micros, retention_waits_until: Micros | None = None
+        self,
+        values: Gauges,
+        *,
+        now: Micros,
+        skew: Micros,
+        overdue: Mapping[str, Micros] | None = None,
+        retention_waits_until: Micros | None = None,
     ) -> bytes:
         """The page for Prometheus, with gauges set to the given values."""
         for gauge in (self._depth, self._age, self._tasks, self._bots, self._sink_lag, self._sink_events):
@@ -163,7 +180,8 @@ class Metrics:
             self._sink_events.labels(sink.name).set(sink.num_events)
         self._webhook_backlog.set(values.webhook_backlog[0])
         self._webhook_dropped.set(values.webhook_backlog[1])
-        self._sweep_lag.set(_age(values.oldest_due, now))
+        for kind in VITAL + OTHER_KINDS:
+            self._overdue.labels(kind).set(_age((overdue or {}).get(kind), now))
         self._outbox_age.set(_age(values.oldest_event, now))
         self._skew.set(skew / SECOND)
         self._retention_wait.set(max(0, (retention_waits_until or now) - now) / SECOND)

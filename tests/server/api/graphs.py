@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 from myrmidon.server.background import loop
+from tests.server.contexts import sweep
 from tests.server.inside import Inside
 
 GRAPH: dict[str, Any] = {
@@ -58,7 +59,7 @@ def work(app: Inside, exit_codes: dict[str, int] | None = None) -> list[str]:
 
 def drain(app: Inside) -> None:
     """Carry out all chunked work."""
-    app.run(loop.BackgroundWork(app.context).run_chunked_work())
+    app.run(sweep(loop.BackgroundWork(app.context), timed=False))
 
 
 def show(app: Inside, job_id: str) -> dict[str, Any]:

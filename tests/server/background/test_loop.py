@@ -178,7 +178,7 @@ def test_a_part_that_fails_goes_on(small_door, monkeypatch):
         raise ZeroDivisionError
 
     async def story():
-        monkeypatch.setattr("myrmidon.scheduler.sweep.sweep", broken)
+        monkeypatch.setattr("myrmidon.scheduler.maintenance.Maintenance.steps", broken)
         async with serving(context):
             await until(lambda: len(failures) >= 3)
 

@@ -15,11 +15,12 @@ import pytest
 
 from myrmidon.model.errors import StoreError
 from myrmidon.model.ids import parse_id
+from myrmidon.server.background import loop
 from myrmidon.server.background.loop import BackgroundWork
 from myrmidon.server.context import ServerContext
 from myrmidon.store.tables import task_to_run
 from tests.deadline import HANG_S, POLL_S
-from tests.server.contexts import BotClient, a_server_context, a_task, start, submit, until
+from tests.server.contexts import BotClient, a_server_context, a_task, start, submit, sweep, until
 
 Pair = tuple[ServerContext, ServerContext]
 pytestmark = pytest.mark.parametrize("dialect", ["postgresql", "mariadb"], indirect=True)
@@ -56,7 +57,7 @@ async def a_held_poll(bot: BotClient) -> asyncio.Future[Any]:
 async def sweep_until_queued(work: BackgroundWork, context: ServerContext, task_id: int) -> None:
     """Sweep until there is a right to start a run of the task."""
     while not await context.db.read(lambda tx: task_to_run.of_tasks(tx, [task_id])):
-        await work.sweep()
+        await sweep(work)
 
 
 async def a_slow_run(context: ServerContext) -> int:
@@ -92,7 +93,7 @@ def test_a_sweep_finds_tasks_in_a_queue_of_which_its_server_was_never_told(pair:
         async with started(one), started(two) as second:
             poll = await a_held_poll(BotClient(two, "idle"))
             (shown,) = await submit(one, a_task())
-            await second.sweep()
+            await sweep(second)
             (task,) = (await poll)["tasks"]
             assert parse_id(task["run"]) == (parse_id(shown)[0], 1)
 
@@ -105,12 +106,27 @@ def test_a_sweep_reads_a_queue_that_it_knows_no_second_time(pair: Pair, monkeypa
     async def story() -> None:
         async with started(one), started(two) as second:
             await submit(one, a_task(), a_task(dimensions={"pool": ["default"], "os": ["Mac"]}))
-            await second.sweep()
+            await sweep(second)
             added: list[int] = []
             monkeypatch.setattr(two.hub, "add_queue", lambda queue, *_, **__: added.append(queue))
             await submit(one, a_task(), a_task(dimensions={"pool": ["default"], "os": ["Windows"]}))
-            await second.sweep()
+            await sweep(second)
             assert len(added) == 1
+
+    run(story)
+
+
+def test_events_of_other_servers_are_followed_without_a_pause_while_there_are_more(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+):
+    one, two = pair
+    monkeypatch.setattr(loop, "BATCH", 2)
+
+    async def story() -> None:
+        async with started(one), started(two) as second:
+            await submit(one, *[a_task() for _ in range(5)])
+            more = [await second.follow_events() for _ in range(4)]
+            assert (more[:2], more[-1]) == ([True, True], False)
 
     run(story)
 

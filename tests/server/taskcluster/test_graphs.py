@@ -10,6 +10,7 @@ import pytest
 
 from myrmidon.server.background import loop
 from tests.server.api.graphs import claim, finish, work
+from tests.server.contexts import sweep
 from tests.server.inside import Inside, inside
 from tests.server.taskcluster.scheduler_client import (
     METADATA,
@@ -232,7 +233,7 @@ def test_a_failed_task_is_rerun_and_then_blocks_the_graph(app, scheduler):
 def test_a_cancelled_graph_is_blocked_by_exceptions(app, scheduler):
     scheduler.create("G1", a_graph(a_node("build")))
     app.post("/api/v1/jobs/G1/cancel")
-    app.run(loop.BackgroundWork(app.context).run_chunked_work())
+    app.run(sweep(loop.BackgroundWork(app.context), timed=False))
     assert scheduler.states("G1") == {"build": "exception"}
     assert scheduler.get("G1", "status")["status"]["state"] == "blocked"
 

@@ -24,10 +24,11 @@ class ServerCalls(Caller):
     def servers(self) -> ServerList:
         return self.call("GET", "servers", ServerList)
 
-    def readiness(self) -> Health:
+    def readiness(self, *, within_s: float | None = None) -> Health:
         """That the server and its database work, and what users may miss nevertheless, such as a receiver of messages
-        that is behind. Raises Overloaded when the server answers that they do not work."""
-        return decode(self.transport.call("GET", "/readyz").data, Health)
+        that is behind. Raises Overloaded when the server answers that they do not work, after ``within_s`` at most.
+        """
+        return decode(self.transport.call("GET", "/readyz", within_s=within_s).data, Health)
 
     def config(self) -> FleetSettings:
         """The active version of the configuration folder."""

@@ -10,12 +10,13 @@ from msgspec import structs
 
 from myrmidon.model.errors import StoreError
 from myrmidon.model.ids import Micros, created_ms
-from myrmidon.scheduler import servers
+from myrmidon.scheduler import maintenance, servers
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import ANY_TOKEN
 from myrmidon.server.calls import ANYONE, READERS, Answer, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
+from myrmidon.server.settings import seconds
 from myrmidon.store.engine.db import Dialect, Tx
 from myrmidon.store.tables import sink, stored_file, webhook
 from myrmidon.store.views import metrics as store_metrics
@@ -35,6 +36,9 @@ async def healthz(context: ServerContext, call: Call) -> Health:
 async def readyz(context: ServerContext, call: Call) -> Answer:
     """Readiness: 200 if this server can do its work, 503 with a list of problems if not."""
     problems, notes = await _problems(context), await _notes(context)
+    late = await _late(context)
+    problems += _behind({kind: delay for kind, delay in late.items() if kind in maintenance.VITAL})
+    notes += _behind({kind: delay for kind, delay in late.items() if kind not in maintenance.VITAL})
     without_files = await _files_problem(context)
     if without_files and await _uses_files(context):
         problems.append(without_files)
@@ -60,10 +64,38 @@ async def _notes(context: ServerContext) -> list[str]:
     now = context.now()
     behind = [(lag, (now - lag.oldest_at) / SECOND) for lag in lags if lag.oldest_at is not None]
     return [
-        f"{lag.name} is {seconds:.0f} s and {lag.num_events} events behind"
-        for lag, seconds in behind
-        if seconds >= SINK_BEHIND_S
+        f"{lag.name} is {age_s:.0f} s and {lag.num_events} events behind"
+        for lag, age_s in behind
+        if age_s >= SINK_BEHIND_S
     ]
+
+
+async def _late(context: ServerContext) -> dict[str, Micros]:
+    """How far each kind of maintenance is behind, without those that are hardly so or not at all."""
+    now = context.now()
+    most = max(maintenance.LATE, 2 * seconds(context.settings.sweep_s))
+    try:
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            overdue = await context.db.read(lambda tx: maintenance.overdue(tx, now, context.rules))
+    except (TimeoutError, StoreError):
+        return {}
+    return {kind: now - at for kind, at in overdue.items() if now - at > most}
+
+
+def _behind(late: dict[str, Micros]) -> list[str]:
+    kinds = ", ".join(f"{_KINDS[kind]} by {delay // SECOND} s" for kind, delay in late.items())
+    return [f"maintenance is behind: {kinds}"] if kinds else []
+
+
+_KINDS = {
+    "runs": "ends of leases",
+    "slices": "expiries of slices",
+    "tasks": "deadlines of tasks",
+    "bots": "ends of silent bots",
+    "jobs": "retries and deletions of jobs",
+    "events": "numbering of events",
+    "chunks": "chunked work",
+}
 
 
 async def _problems(context: ServerContext) -> list[str]:
@@ -127,13 +159,18 @@ def _clock_problem(context: ServerContext, skew: Micros) -> str:
 async def metrics(context: ServerContext, call: Call) -> bytes:
     """Metrics in Prometheus' text format; of pools only those that the caller may see."""
     now, visible = context.now(), visible_pools(context, call.who)
-    gauges = await context.db.read(lambda tx: store_metrics.gauges(tx, now, _sinks(tx, context)))
+    gauges = await context.db.read(lambda tx: store_metrics.gauges(tx, _sinks(tx, context)))
+    overdue = await context.db.read(lambda tx: maintenance.overdue(tx, now, context.rules))
     if visible is not None:
         gauges = structs.replace(gauges, pools=[pool for pool in gauges.pools if visible.allows(pool[0])])
     state = context.state
     context.metrics.set_in_progress(state.num_calls, waiting=context.hub.num_waiting, bodies=state.num_bodies)
     return context.metrics.render(
-        gauges, now=now, skew=state.clock_skew, retention_waits_until=state.retention_waits_until
+        gauges,
+        now=now,
+        skew=state.clock_skew,
+        overdue=overdue,
+        retention_waits_until=state.retention_waits_until,
     )
 
 

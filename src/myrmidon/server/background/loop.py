@@ -1,7 +1,8 @@
-"""Runs the periodic jobs of a server: sweeps, heartbeats, its slot, events of other servers, releases, configuration.
+"""Runs the periodic jobs of a server: maintenance, heartbeats, its slot, events of others, releases, configuration.
 
-Relays, which deliver events to sinks outside, run beside them. Each job runs at its own interval. A job that fails is
-logged and runs again, because an unavailable database comes back. Only the loss of the server's slot ends all jobs, and
+Relays, which deliver events to sinks outside, run beside them. Each job runs at its own interval, or again at once if
+it returns true: then more is to be done. A job that fails is logged and runs again, because an unavailable database
+comes back. Only the loss of the server's slot ends all jobs, and
 the server with them: without the slot, ids that it creates could collide with those of another server.
 """
 
@@ -19,12 +20,11 @@ import structlog
 from myrmidon.model.errors import MyrmidonError, StoreError
 from myrmidon.model.ids import Micros
 from myrmidon.model.task_to_run import READS_SHARED
-from myrmidon.scheduler import chunked_work, servers, sweep
+from myrmidon.scheduler import servers
 from myrmidon.scheduler.policy import SECOND
-from myrmidon.scheduler.sweep import SweepResult
-from myrmidon.scheduler.sweep_effects import PassEffects
 from myrmidon.server.background import activity, relays
 from myrmidon.server.background.file_collection import FileCollection
+from myrmidon.server.background.maintenance import MaintenanceRunner
 from myrmidon.server.background.queue_lookup import QueueLookup
 from myrmidon.server.botapi.bot_snapshot import heartbeat_write_interval
 from myrmidon.server.context import ServerContext
@@ -41,7 +41,10 @@ from myrmidon.store.tables.shared_value import localities_of_tasks
 log = structlog.get_logger("background")
 
 EVENTS_S = 0.25
-CHUNKED_WORK_S = 0.5
+ALIVE_S = 5.0
+"""A small part of the gap that counts as an outage."""
+MAINTENANCE_S = 0.5
+"""Between two looks for chunked work. What time has made due is looked for every ``sweep_s``."""
 BOT_CHANGES_S = 1.0
 SLOT_S = 10.0
 SKEW_S = 60.0
@@ -83,8 +86,7 @@ class BackgroundWork:
         self._changes_since: Micros = context.now()
         self._known_changes: set[tuple[str, Micros]] = set()
         self._queues = QueueLookup(context)
-        self._sweeps = True
-        """False while the clocks disagree: nothing expires then."""
+        self.maintenance = MaintenanceRunner(context, self._queues)
 
     async def start(self) -> None:
         """Load what must be known before the first bot connects; retries until the database is available."""
@@ -95,6 +97,7 @@ class BackgroundWork:
                 await self._folder.start()
                 await rollout.offer_zip(self._context)
                 await cache_hints.load(self._context)
+                await self.maintenance.record_alive()  # a gap before the start must be known to the first round
             except StoreError as error:
                 log.warning("database unavailable at start; retrying", code=error.code, error=error.message)
                 await asyncio.sleep(1.0)
@@ -106,8 +109,8 @@ class BackgroundWork:
         """Run the jobs, each at its interval; returns when the slot is lost."""
         context = self._context
         jobs: dict[str, tuple[float, Callable[[], Awaitable[object]]]] = {
-            "sweep": (context.settings.sweep_s, self.sweep),
-            "chunked_work": (CHUNKED_WORK_S, self.run_chunked_work),
+            "alive": (ALIVE_S, self.maintenance.record_alive),
+            "maintenance": (min(MAINTENANCE_S, context.settings.sweep_s), self.maintenance.run),
             "heartbeats": (heartbeat_write_interval(context) / SECOND / 4, self.write_heartbeats),
             "events": (EVENTS_S, self.follow_events),
             "bot_changes": (BOT_CHANGES_S, self.recheck_changed_bots),
@@ -120,7 +123,7 @@ class BackgroundWork:
             "activity": (activity.INTERVAL_S, partial(activity.count_activity, context)),
         }
         async with asyncio.TaskGroup() as group:
-            wakes = {"chunked_work": context.more_chunked_work}
+            wakes = {"maintenance": context.more_chunked_work}
             running = [
                 group.create_task(_repeat(name, *job, wake=wakes.get(name)), name=name) for name, job in jobs.items()
             ]
@@ -128,102 +131,6 @@ class BackgroundWork:
             await self._keep_slot()
             for task in running:
                 task.cancel()
-
-    # -- timers and deferred work
-
-    async def sweep(self) -> SweepResult | None:
-        """Handle expiries, timeouts and lost bots, then wake bots that wait although there is work for them.
-
-        None if nothing was done, because the clocks disagree.
-        """
-        context, now = self._context, self._context.now()
-        result = await context.db.run_in_thread(
-            lambda: sweep.sweep(
-                context.db.background, now=now, ids=context.ids, rules=context.rules, log_db=context.logs.background
-            )
-        )
-        await self._report_sweep(result)
-        if result is not None and result.changed_something:
-            for queue in result.queues_to_wake:
-                context.hub.notify_work(queue, BATCH)
-            context.hub.recheck_all()
-        await self._queues.add_missed()
-        await self.wake_waiting()
-        return result
-
-    async def _report_sweep(self, result: SweepResult | None) -> None:
-        """Record what a sweep did. What lasts for many sweeps is logged when it begins and when it ends."""
-        if result is not None:
-            self._record_metrics(result)
-            self._record_retention(result.retention_waits_until)
-            if not self._sweeps:
-                log.info("clocks agree again; sweeping")
-        elif self._sweeps:
-            skew = await self._context.measure_skew()
-            log.error("clocks disagree; nothing expires until they agree", skew_s=skew / SECOND)
-        self._sweeps = result is not None
-
-    def _record_retention(self, waits_until: Micros | None) -> None:
-        state = self._context.state
-        if waits_until is not None and waits_until != state.retention_waits_until:
-            wait_s = (waits_until - self._context.now()) / SECOND
-            log.warning("time has jumped or the service was away; nothing old is deleted for a while", wait_s=wait_s)
-        elif waits_until is None and state.retention_waits_until is not None:
-            log.info("deletion by retention continues")
-        state.retention_waits_until = waits_until
-
-    def _record_metrics(self, result: SweepResult) -> None:
-        metrics = self._context.metrics
-        for outcome, lag in result.late:
-            metrics.wait_expired(outcome, lag / SECOND)
-        for reason, silence in result.lost:
-            metrics.run_lost(reason, silence / SECOND)
-        if result.no_resource:
-            metrics.no_resource(result.no_resource)
-
-    async def wake_waiting(self) -> None:
-        """Wake bots whose queues are not empty, in case their notification was lost."""
-        hub = self._context.hub
-        queues = hub.queues_waited_for()
-        if queues:
-            for queue in await self._context.db.read(lambda tx: task_to_run.not_empty(tx, queues)):
-                hub.wake(queue, hub.num_waiting_for(queue))
-
-    async def run_chunked_work(self) -> None:
-        """Continue work that was too large for one transaction, such as cancelling a large job."""
-        context = self._context
-        if not await context.db.read(partial(chunked_work.pending, n=1)):
-            return
-        deleted: list[int] = []
-        effects = PassEffects()
-        queues_to_wake = effects.queues
-        now, call_soon = context.now(), asyncio.get_running_loop().call_soon_threadsafe
-
-        def publish(committed: CommitEffects) -> None:
-            """Tell those who wait for tasks and jobs; bots are woken below."""
-            call_soon(context.hub.notify_commit, CommitEffects({}, committed.events))
-
-        await context.db.run_in_thread(
-            lambda: sweep.run_chunked_work(
-                context.db.background,
-                now=now,
-                ids=context.ids,
-                rules=context.rules,
-                deleted=deleted,
-                queues_to_wake=queues_to_wake,
-                effects=effects,
-                on_commit=publish,
-            )
-        )
-        if effects.no_resource:
-            context.metrics.no_resource(effects.no_resource)
-        if deleted:
-            await context.db.run_in_thread(
-                lambda: sweep.drop_logs(context.db.background, context.logs.background, deleted)
-            )
-        for queue in queues_to_wake:
-            context.hub.notify_work(queue, BATCH)
-        context.hub.recheck_all()
 
     async def count_dimensions(self) -> None:
         """Update the stored counts of bots by dimension, if they have changed."""
@@ -254,25 +161,28 @@ class BackgroundWork:
         if abs(skew) > self._context.rules.max_skew:
             log.error("clocks disagree", skew_s=skew / SECOND)
 
-    async def follow_events(self) -> int:
+    async def follow_events(self) -> bool:
         """Assign positions to new events, and publish events of other servers to waiting bots and callers here.
+
+        True if there are more.
 
         SQLite has no other servers, and its events get positions at once: there only open event streams are notified.
         """
         context = self._context
         is_only_server = context.db.engine.dialect is Dialect.SQLITE
         if is_only_server and not context.hub.num_event_streams:
-            return 0
+            return False
+        num_assigned = 0
         if not await context.db.read(outbox.all_have_positions):
-            await context.db.write(lambda tx: outbox.assign_positions(tx, BATCH))
+            num_assigned = await context.db.write(lambda tx: outbox.assign_positions(tx, BATCH))
         events = await context.db.read(partial(outbox.after, position=self._position, n=BATCH))
         if not events:
-            return 0
+            return False
         if not is_only_server:
             await self._publish(events)
         self._position = events[-1].position
         context.hub.notify("events")
-        return len(events)
+        return BATCH in (num_assigned, len(events))
 
     async def _publish(self, events: list[Event]) -> None:
         """Publish events as if they were committed here. This server's own events are among them."""
@@ -345,12 +255,15 @@ async def _repeat(
     """
     await asyncio.sleep(random.uniform(0, interval_s))  # noqa: S311 - not a secret
     while True:
+        more = None
         try:
-            await job()
+            more = await job()
         except MyrmidonError as error:
             log.warning("background job failed", job=name, code=error.code, error=error.message)
         except Exception:  # a bug in one job must stop neither this job nor the others
             log.exception("background job failed", job=name)
+        if more is True:
+            continue
         if wake is None:
             await asyncio.sleep(interval_s)
             continue

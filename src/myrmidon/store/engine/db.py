@@ -115,7 +115,7 @@ def _backend(url: str, *, durable: bool, role: str, bulk: bool = False) -> Backe
 class Transactions(Protocol):
     """What work of many transactions needs of a database."""
 
-    def write(self, fn: Callable[[Tx], T]) -> T: ...
+    def write(self, fn: Callable[[Tx], T], *, patient: bool = True) -> T: ...
     def read(self, fn: Callable[[Tx], T]) -> T: ...
     def clock(self) -> Micros: ...
 
@@ -150,10 +150,11 @@ class Db:
         pool = self._readers if self._read_only else self._writers
         pool.give_back(pool.borrow())
 
-    def write(self, fn: Callable[[Tx], T]) -> T:
+    def write(self, fn: Callable[[Tx], T], *, patient: bool = True) -> T:
         """Run fn in a transaction and commit; returns its result after the commit.
 
-        Raises StoreBusy, StoreFull or StoreUnavailable after the last try. Must not be called from within fn.
+        Raises StoreBusy, StoreFull or StoreUnavailable after the last try. Must not be called from within fn. If it is
+        not ``patient``, a conflict raises StoreBusy at once, and a lock is waited for only briefly.
         """
         attempt = 1
         if self._read_only:
@@ -166,6 +167,8 @@ class Db:
             tx = Tx(link, self.dialect, attempt, self._probe)
             try:
                 link.begin()
+                if not patient:
+                    link.wait_briefly_for_locks()
                 result = fn(tx)
                 tx.write_deferred()
                 tx.commit()
@@ -177,8 +180,9 @@ class Db:
                 _roll_back(self._writers, link, error)
                 if kind is None:
                     raise
-                if tries == MAX_TRIES or kind not in RETRIED_KINDS:
-                    raise _final_error(kind, error) from error
+                gives_up = tries == MAX_TRIES or (kind is DbErrorKind.BUSY and not patient)
+                if gives_up or kind not in RETRIED_KINDS:
+                    raise _final_error(kind, error, tries) from error
                 attempt += tx.committing and kind is DbErrorKind.LOST
             else:
                 self._writers.give_back(link)
@@ -204,7 +208,7 @@ class Db:
                 if kind is None:
                     raise
                 if tries == MAX_TRIES or kind not in RETRIED_KINDS:
-                    raise _final_error(kind, error) from error
+                    raise _final_error(kind, error, tries) from error
             else:
                 self._readers.give_back(link)
                 return result
@@ -404,9 +408,9 @@ def _roll_back(pool: Pool, link: Link, error: BaseException) -> None:
         pool.give_back(link)
 
 
-def _final_error(kind: DbErrorKind, error: BaseException) -> StoreError:
+def _final_error(kind: DbErrorKind, error: BaseException, tries: int) -> StoreError:
     if kind is DbErrorKind.BUSY:
-        return StoreBusy(f"The transaction conflicted with others {MAX_TRIES} times in a row ({error}).")
+        return StoreBusy(f"The transaction conflicted with others {tries} times in a row ({error}).")
     if kind is DbErrorKind.SLOW:
         return StoreBusy(f"A statement took too long ({error}).")
     if kind is DbErrorKind.FULL:

@@ -11,6 +11,8 @@ from myrmidon.store.engine.sql import Dialect, Insert, Row, RowDelete, RowUpdate
 
 LOCK_LIMIT_S = 10
 """How long a statement waits for a lock before its transaction is tried again."""
+SHORT_LOCK_LIMIT_S = 1
+"""The same for a transaction that others do not wait for, and that may be left for later."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,9 @@ class Link(Protocol):
     """Whether the link can be used again after an error that would end a network connection."""
 
     def begin(self) -> None: ...
+    def wait_briefly_for_locks(self) -> None:
+        """Let the statements of the transaction that was begun wait for a lock for SHORT_LOCK_LIMIT_S only."""
+
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
     def close(self) -> None: ...

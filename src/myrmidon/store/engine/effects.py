@@ -28,6 +28,8 @@ class CommitEffects(Struct):
     """Of tasks that became ready and read shared values: the queue, and the addresses where that data is."""
     enqueued_tasks: set[int] = set()
     """The tasks that ``enqueued`` counts."""
+    deleted: list[int] = []
+    """Deleted tasks: their logs may be deleted."""
 
     def claim(self, queue: int, task_id: int) -> None:
         """Count a row no more that the transaction has added and claims itself: nobody is to be woken for it."""

@@ -267,7 +267,7 @@ class BackgroundWrites:
         self._db = db
         self._group = group
 
-    def write(self, fn: Callable[[Tx], T]) -> T:
+    def write(self, fn: Callable[[Tx], T], *, patient: bool = True) -> T:  # noqa: ARG002 - no row is ever locked
         """As Db.write. Must not be called on the writer thread."""
         return self._group.submit(fn, size=BULK).result()
 

@@ -14,7 +14,14 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from myrmidon.model.errors import StoreRefused, StoreUnavailable
-from myrmidon.store.engine.driver import LOCK_LIMIT_S, SERVER_LIMITS, ConnectionLost, DbErrorKind, Limits
+from myrmidon.store.engine.driver import (
+    LOCK_LIMIT_S,
+    SERVER_LIMITS,
+    SHORT_LOCK_LIMIT_S,
+    ConnectionLost,
+    DbErrorKind,
+    Limits,
+)
 from myrmidon.store.engine.mariadb_wire import CONVERSIONS, FastConnection
 from myrmidon.store.engine.sql import (
     Dialect,
@@ -131,9 +138,19 @@ class MariadbLink:
     def __init__(self, connection: Any, *, writer: bool) -> None:
         self.connection = connection
         self._writer = writer
+        self._lock_limit_s = LOCK_LIMIT_S
 
     def begin(self) -> None:
-        pass
+        if self._lock_limit_s != LOCK_LIMIT_S:
+            self._limit_lock_waits(LOCK_LIMIT_S)
+
+    def wait_briefly_for_locks(self) -> None:
+        """The limit belongs to the connection, so the next transaction sets it back."""
+        self._limit_lock_waits(SHORT_LOCK_LIMIT_S)
+
+    def _limit_lock_waits(self, seconds: int) -> None:
+        self.query(f"SET SESSION innodb_lock_wait_timeout = {seconds}")
+        self._lock_limit_s = seconds
 
     def commit(self) -> None:
         self.connection.commit()

@@ -16,7 +16,14 @@ from psycopg.adapt import PyFormat, Transformer
 from psycopg.types.numeric import Int8BinaryDumper, IntDumper, NumericBinaryLoader
 
 from myrmidon.model.errors import BrokenPromise, StoreRefused, StoreUnavailable
-from myrmidon.store.engine.driver import LOCK_LIMIT_S, SERVER_LIMITS, ConnectionLost, DbErrorKind, Limits
+from myrmidon.store.engine.driver import (
+    LOCK_LIMIT_S,
+    SERVER_LIMITS,
+    SHORT_LOCK_LIMIT_S,
+    ConnectionLost,
+    DbErrorKind,
+    Limits,
+)
 from myrmidon.store.engine.sql import (
     Dialect,
     Insert,
@@ -128,6 +135,9 @@ class PostgresqlLink:
         """Nothing to do for a reader: each of its statements sees the latest state anyway, so a round trip is saved."""
         if self._writer:
             self._run_command(b"BEGIN", expect=b"BEGIN")
+
+    def wait_briefly_for_locks(self) -> None:
+        self._run_command(f"SET LOCAL lock_timeout = '{SHORT_LOCK_LIMIT_S}s'".encode(), expect=b"SET")
 
     def commit(self) -> None:
         self._run_command(b"COMMIT", expect=b"COMMIT")

@@ -151,6 +151,9 @@ class SqliteLink:
     def begin(self) -> None:
         self.execute(self._begin)
 
+    def wait_briefly_for_locks(self) -> None:
+        """There is one writer, and no row is locked."""
+
     def commit(self) -> None:
         self.execute("COMMIT")
 

@@ -15,6 +15,7 @@ _BOTS = Insert("bots", _COLUMNS)
 READ = f"SELECT {_COLUMNS} FROM bots WHERE id = :id"
 LOCK = f"SELECT {_COLUMNS} FROM bots WHERE id = :id {{for_update}}"
 LOCK_MANY = f"SELECT {_COLUMNS} FROM bots WHERE id {{in_text:ids}} ORDER BY id {{for_update}}"
+LOCK_MANY_UNLOCKED = f"SELECT {_COLUMNS} FROM bots WHERE id {{in_text:ids}} ORDER BY id {{skip_locked}}"
 
 
 def read(tx: Tx, bot_id: str) -> Bot | None:
@@ -37,8 +38,9 @@ def lock(tx: Tx, bot_id: str) -> Bot | None:
     return Bot(*row) if row else None
 
 
-def lock_many(tx: Tx, ids: Sequence[str]) -> dict[str, Bot]:
-    return {row[0]: Bot(*row) for row in tx.all(LOCK_MANY, ids=ids)}
+def lock_many(tx: Tx, ids: Sequence[str], *, skip_locked: bool = False) -> dict[str, Bot]:
+    """Lock bots; ``skip_locked``: only those that are not locked."""
+    return {row[0]: Bot(*row) for row in tx.all(LOCK_MANY_UNLOCKED if skip_locked else LOCK_MANY, ids=ids)}
 
 
 READ_MANY = f"SELECT {_COLUMNS} FROM bots WHERE id {{in_text:ids}} ORDER BY id"

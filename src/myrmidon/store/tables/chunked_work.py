@@ -33,6 +33,10 @@ RERANK = "rerank"
 HOLD = "hold"
 RELEASE = "release"
 PRIORITY = "priority"
+STOPPED_BY_CANCEL = (START, RESET, CASCADE, HOLD, RELEASE, PRIORITY)
+"""What is pointless once the tasks of a job are cancelled, or would let them start again."""
+WAITS = -1
+"""In place of the next position: the work waits for tasks to end."""
 
 
 class ChunkedWork(Struct):
@@ -46,34 +50,69 @@ class ChunkedWork(Struct):
     args: str
     created_at: Micros
 
+    @property
+    def turn(self) -> int:
+        """Whose turn it is when this work gets a chunk: see ``turns``."""
+        return self.job_id if self.job_id is not None else -self.id
+
 
 _COLUMNS = ", ".join(ChunkedWork.__struct_fields__)
 _ROWS = Insert("chunked_work", _COLUMNS)
 
 
-def insert(tx: Tx, drains: Sequence[ChunkedWork]) -> None:
-    tx.insert(_ROWS, [structs.astuple(drain) for drain in drains])
+def insert(tx: Tx, works: Sequence[ChunkedWork]) -> None:
+    tx.insert(_ROWS, [structs.astuple(work) for work in works])
 
 
-PENDING = f"SELECT {_COLUMNS} FROM chunked_work WHERE id > :after ORDER BY id LIMIT :n"
+PENDING = f"SELECT {_COLUMNS} FROM chunked_work ORDER BY id LIMIT :n"
+
+
+def pending(tx: Tx, n: int = 100) -> list[ChunkedWork]:
+    """The first n unfinished pieces of work, oldest first."""
+    return [ChunkedWork(*row) for row in tx.all(PENDING, n=n)]
+
+
+TURNS = """
+    SELECT job_id FROM chunked_work WHERE job_id IS NOT NULL GROUP BY job_id
+    UNION ALL SELECT -id FROM chunked_work WHERE job_id IS NULL
+"""
+
+
+def turns(tx: Tx) -> list[int]:
+    """Who has unfinished work: ids of jobs, and minus the ids of work that has no job."""
+    return [row[0] for row in tx.all(TURNS)]
+
+
 LOCK = f"SELECT {_COLUMNS} FROM chunked_work WHERE id = :id {{for_update}}"
-ADVANCE = "UPDATE chunked_work SET position = :position, args = :args WHERE id = :id"
-FINISH = "DELETE FROM chunked_work WHERE id {in:ids}"
+
+
+def lock(tx: Tx, work_id: int) -> ChunkedWork | None:
+    """Lock unfinished work that has no job; None when another server has finished it."""
+    row = tx.one(LOCK, id=work_id)
+    return ChunkedWork(*row) if row else None
+
+
+LOCK_CANCEL = f"SELECT {_COLUMNS} FROM chunked_work WHERE kind = '{CANCEL}' AND subject = :job {{for_update}}"
+LOCK_OLDEST = f"SELECT {_COLUMNS} FROM chunked_work WHERE job_id = :job ORDER BY id LIMIT 1 {{for_update}}"
+
+
+def lock_next_of_job(tx: Tx, job_id: int) -> ChunkedWork | None:
+    """Lock the next work of a locked job: its cancellation, else the oldest; None when it has none."""
+    row = tx.one(LOCK_CANCEL, job=job_id) or tx.one(LOCK_OLDEST, job=job_id)
+    return ChunkedWork(*row) if row else None
+
+
+LOCK_OF_KINDS = f"SELECT {_COLUMNS} FROM chunked_work WHERE job_id = :job AND kind {{in_text:kinds}} {{for_update}}"
+
+
+def lock_of_kinds(tx: Tx, job_id: int, kinds: Sequence[str]) -> list[ChunkedWork]:
+    """Lock all unfinished work of these kinds for a locked job."""
+    return [ChunkedWork(*row) for row in tx.all(LOCK_OF_KINDS, job=job_id, kinds=kinds)]
+
+
 LOCK_OF_JOB = f"""
     SELECT {_COLUMNS} FROM chunked_work WHERE job_id = :job AND kind = :kind ORDER BY id LIMIT :n {{for_update}}
 """
-OF_KIND = "SELECT COUNT(*) FROM chunked_work WHERE kind = :kind AND subject = :subject"
-
-
-def pending(tx: Tx, *, after: int = 0, n: int = 100) -> list[ChunkedWork]:
-    """The next n unfinished pieces of work, oldest first."""
-    return [ChunkedWork(*row) for row in tx.all(PENDING, after=after, n=n)]
-
-
-def lock(tx: Tx, drain_id: int) -> ChunkedWork | None:
-    """Lock unfinished work; None when another server has finished it. Lock its job first."""
-    row = tx.one(LOCK, id=drain_id)
-    return ChunkedWork(*row) if row else None
 
 
 def lock_of_job(tx: Tx, kind: str, job_id: int, n: int) -> list[ChunkedWork]:
@@ -81,23 +120,18 @@ def lock_of_job(tx: Tx, kind: str, job_id: int, n: int) -> list[ChunkedWork]:
     return [ChunkedWork(*row) for row in tx.all(LOCK_OF_JOB, kind=kind, job=job_id, n=n)]
 
 
-def advance(tx: Tx, drain: ChunkedWork) -> None:
-    tx.run(ADVANCE, id=drain.id, position=drain.position, args=drain.args)
+ADVANCE = "UPDATE chunked_work SET position = :position, args = :args WHERE id = :id"
+FINISH = "DELETE FROM chunked_work WHERE id {in:ids}"
+OF_KIND = "SELECT id FROM chunked_work WHERE kind = :kind AND subject = :subject LIMIT 1"
 
 
-def finish(tx: Tx, drains: Sequence[ChunkedWork]) -> None:
-    tx.run(FINISH, ids=[drain.id for drain in drains])
+def advance(tx: Tx, work: ChunkedWork) -> None:
+    tx.run(ADVANCE, id=work.id, position=work.position, args=work.args)
+
+
+def finish(tx: Tx, works: Sequence[ChunkedWork]) -> None:
+    tx.run(FINISH, ids=[work.id for work in works])
 
 
 def exists(tx: Tx, kind: str, subject: int) -> bool:
-    row = tx.one(OF_KIND, kind=kind, subject=subject)
-    return bool(row and row[0])
-
-
-FIRST_OF_JOB = "SELECT MIN(id) FROM chunked_work WHERE job_id = :job AND kind = :kind"
-
-
-def first_of_job(tx: Tx, kind: str, job_id: int) -> int | None:
-    """The oldest unfinished work of this kind for a job."""
-    row = tx.one(FIRST_OF_JOB, job=job_id, kind=kind)
-    return row[0] if row else None
+    return tx.one(OF_KIND, kind=kind, subject=subject) is not None

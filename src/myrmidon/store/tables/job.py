@@ -65,16 +65,18 @@ _COLUMNS = ", ".join(Job.__struct_fields__)
 _JOBS = Insert("jobs", _COLUMNS)
 READ = f"SELECT {_COLUMNS} FROM jobs WHERE id {{in:ids}} ORDER BY id"
 LOCK = f"SELECT {_COLUMNS} FROM jobs WHERE id {{in:ids}} ORDER BY id {{for_update}}"
+LOCK_UNLOCKED = f"SELECT {_COLUMNS} FROM jobs WHERE id {{in:ids}} ORDER BY id {{skip_locked}}"
 
 
 def read(tx: Tx, ids: Sequence[int]) -> dict[int, Job]:
     return {row[0]: Job(*row) for row in tx.all(READ, ids=ids)}
 
 
-def lock(tx: Tx, ids: Iterable[int | None]) -> dict[int, Job]:
-    """Lock jobs by ascending id; before any of their tasks."""
+def lock(tx: Tx, ids: Iterable[int | None], *, skip_locked: bool = False) -> dict[int, Job]:
+    """Lock jobs by ascending id; before any of their tasks. ``skip_locked``: only those that are not locked."""
     job_ids = sorted({i for i in ids if i is not None})
-    return {row[0]: Job(*row) for row in tx.all(LOCK, ids=job_ids)} if job_ids else {}
+    text = LOCK_UNLOCKED if skip_locked else LOCK
+    return {row[0]: Job(*row) for row in tx.all(text, ids=job_ids)} if job_ids else {}
 
 
 def insert(tx: Tx, jobs: Sequence[Job]) -> None:
@@ -236,12 +238,21 @@ def task_ids(tx: Tx, job_id: int, n: int) -> list[int]:
     return [row[0] for row in tx.all(TASK_IDS, job=job_id, n=n)]
 
 
+DELETES_OF_TASKS = tuple(
+    f"DELETE FROM {table} WHERE job_id = :job AND task_id {{in:ids}}"
+    for table in ("input_tasks", "output_tasks", "task_labels")
+)
+
+
+def delete_members(tx: Tx, job_id: int, task_ids: Sequence[int]) -> None:
+    """Delete the labels of tasks, and that they are inputs or outputs of their job."""
+    for text in DELETES_OF_TASKS:
+        tx.run(text, job=job_id, ids=task_ids)
+
+
 DELETES = tuple(
     f"DELETE FROM {table} WHERE {column} = :job"
     for table, column in (
-        ("input_tasks", "job_id"),
-        ("output_tasks", "job_id"),
-        ("task_labels", "job_id"),
         ("job_meta", "job_id"),
         ("request_keys", "subject"),
         ("chunked_work", "job_id"),

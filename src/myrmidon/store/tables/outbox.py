@@ -8,7 +8,7 @@ SQLite has one writer, which commits in the order of writing: there an event get
 sequencer finds only rows that were copied from another database.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct, json
 
@@ -71,6 +71,14 @@ def write(tx: Tx, rows: Sequence[tuple[int, int, Micros, str, str, str]]) -> Non
     if rows:
         tx.defer(_store, rows)
         tx.effects.events.extend(rows)
+
+
+def count(rows: Iterable[Row], state: str) -> int:
+    """How many of some written rows say that a task has come to a state."""
+    found = 0
+    for _, _, _, kind, reached, _ in rows:
+        found += reached == state and kind == TASK
+    return found
 
 
 def _store(tx: Tx, rows: list[Row]) -> None:

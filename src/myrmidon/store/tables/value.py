@@ -266,7 +266,8 @@ DELETES = (
     "DELETE FROM task_input_parts WHERE task_id {in:ids}",
     "DELETE FROM task_outputs WHERE task_id {in:ids}",
 )
-DELETE_VALUES = 'DELETE FROM "values" WHERE owner_job_id = :job'
+VALUES_OF_JOB = 'SELECT id FROM "values" WHERE owner_job_id = :job LIMIT :n'
+DELETE_VALUES = 'DELETE FROM "values" WHERE id {in:ids}'
 
 
 def delete_of_tasks(tx: Tx, task_ids: Sequence[int]) -> None:
@@ -274,8 +275,12 @@ def delete_of_tasks(tx: Tx, task_ids: Sequence[int]) -> None:
         tx.run(text, ids=task_ids)
 
 
-def delete_of_job(tx: Tx, job_id: int) -> None:
-    tx.run(DELETE_VALUES, job=job_id)
+def delete_of_job(tx: Tx, job_id: int, n: int) -> int:
+    """Delete up to n values of a job whose tasks are deleted; how many."""
+    ids = [row[0] for row in tx.all(VALUES_OF_JOB, job=job_id, n=n)]
+    if ids:
+        tx.run(DELETE_VALUES, ids=ids)
+    return len(ids)
 
 
 SHARED_VALUES_NAMED = """

@@ -8,7 +8,6 @@ from myrmidon.model.ids import EPOCH_MS, Micros
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import sink, webhook
 from myrmidon.store.tables.sink import SinkLag
-from myrmidon.store.views import next_due
 
 SAMPLED_TASKS = 20_000
 """Tasks whose mean size stands for all pending tasks of a group."""
@@ -51,7 +50,6 @@ class Gauges(Struct, frozen=True):
     pools: list[tuple[str, int, Micros | None]]
     tasks: list[tuple[str, int]]
     bots: list[tuple[str, int]]
-    oldest_due: Micros | None
     oldest_event: Micros | None
     sinks: list[SinkLag]
     webhook_backlog: tuple[int, int]
@@ -71,7 +69,7 @@ FLEET_STATES = ("alive", "dead", "serving", "draining", "quarantined", "maintena
 OLDEST_EVENT = "SELECT MIN(at) FROM outbox WHERE position IS NULL"
 
 
-def gauges(tx: Tx, now: Micros, sinks: Sequence[str] = ()) -> Gauges:
+def gauges(tx: Tx, sinks: Sequence[str] = ()) -> Gauges:
     """Read the values of all gauges; of sinks those of the given names."""
     depths = [(pool, count, _created_at(oldest)) for pool, count, oldest in tx.all(DEPTHS)]
     running, busy = tx.all(RUNNING)[0]
@@ -82,17 +80,10 @@ def gauges(tx: Tx, now: Micros, sinks: Sequence[str] = ()) -> Gauges:
         pools=depths,
         tasks=[("READY", ready), ("RUNNING", running)],
         bots=[*fleet, ("busy", busy)],
-        oldest_due=_oldest_due(tx, now),
         oldest_event=event[0] if event else None,
         sinks=sink.lags(tx, sinks),
         webhook_backlog=webhook.backlog(tx),
     )
-
-
-def _oldest_due(tx: Tx, now: Micros) -> Micros | None:
-    first = next_due.first(tx)
-    due = [at for at in (first.runs, first.bots, first.slices, first.tasks, first.jobs) if at is not None and at <= now]
-    return min(due, default=None)
 
 
 def _created_at(task_id: int | None) -> Micros | None:

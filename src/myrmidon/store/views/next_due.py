@@ -1,4 +1,4 @@
-"""The earliest due time in each table that has timed work, with one statement.
+"""The earliest due time in each table that has maintenance, with one statement.
 
 Each of these tables has an index of its due times, so each minimum costs one index lookup. Nothing is locked: the
 caller checks again under locks.
@@ -11,31 +11,31 @@ from myrmidon.store.engine.db import Tx
 
 
 class NextDue(Struct, frozen=True):
-    """The earliest due time of each kind; None when there is none. Chunked work (``drains``) is due at once: 0."""
+    """The earliest due time of each kind; None when there is none.
+
+    ``events`` is the time of an event without a position, ``chunks`` the id of the oldest chunked work.
+    """
 
     runs: Micros | None
     bots: Micros | None
     slices: Micros | None
     tasks: Micros | None
     jobs: Micros | None
-    drains: Micros | None
+    events: Micros | None
+    chunks: int | None
     oldest_bot_event: Micros | None
     oldest_queue: Micros | None
 
 
 # MIN, not EXISTS: databases may plan EXISTS as a scan of the whole table after many rows have been due.
-_FIRST = """
+FIRST = """
     SELECT (SELECT MIN(due_at) FROM task_runs), (SELECT MIN(due_at) FROM bots),
-           (SELECT MIN(expires_at) FROM task_to_run), (SELECT MIN(due_at) FROM task_results{tasks}),
-           (SELECT MIN(due_at) FROM jobs{jobs}), (SELECT MIN(id) * 0 FROM chunked_work),
+           (SELECT MIN(expires_at) FROM task_to_run), (SELECT MIN(due_at) FROM task_results),
+           (SELECT MIN(due_at) FROM jobs),
+           (SELECT at FROM outbox WHERE position IS NULL ORDER BY subject, seq LIMIT 1),
+           (SELECT MIN(id) FROM chunked_work),
            (SELECT MIN(at) FROM bot_events), (SELECT MIN(used_at) FROM task_dimensions)
 """
-FIRST = _FIRST.format(tasks="", jobs="")
-# Without rows that only wait for their deletion; used while nothing old may be deleted.
-FIRST_WITHOUT_OLD = _FIRST.format(
-    tasks=" WHERE state IN ('WAITING', 'READY', 'RUNNING')",
-    jobs=" WHERE state IN ('RUNNING', 'PENDING_RETRY')",
-)
 
 
 def first(tx: Tx) -> NextDue:
@@ -43,6 +43,12 @@ def first(tx: Tx) -> NextDue:
     return NextDue(*tx.all(FIRST)[0])
 
 
-def first_without_old(tx: Tx) -> NextDue:
-    """Read the earliest due times, leaving out tasks and jobs that only wait for their deletion."""
-    return NextDue(*tx.all(FIRST_WITHOUT_OLD)[0])
+OLDEST_UNFINISHED = """
+    SELECT MIN(due_at) FROM task_results WHERE due_at <= :now AND state IN ('WAITING', 'READY', 'RUNNING')
+"""
+
+
+def oldest_deadline(tx: Tx, now: Micros) -> Micros | None:
+    """The earliest deadline that has passed of a task that has not ended; ended tasks wait for their deletion only."""
+    row = tx.one(OLDEST_UNFINISHED, now=now)
+    return row[0] if row else None

@@ -55,7 +55,8 @@ CREATE TABLE IF NOT EXISTS chunked_work (
     args {longtext} NOT NULL,
     created_at BIGINT NOT NULL
 ){table};
-CREATE INDEX IF NOT EXISTS chunked_work_job ON chunked_work (job_id);
+CREATE INDEX IF NOT EXISTS chunked_work_job ON chunked_work (job_id, id);
+CREATE INDEX IF NOT EXISTS chunked_work_subject ON chunked_work (subject, kind);
 
 CREATE TABLE IF NOT EXISTS pools (
     name VARCHAR(256) NOT NULL PRIMARY KEY,

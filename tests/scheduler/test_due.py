@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import json, structs
 
-from myrmidon.scheduler import bot_end, report, sweep
-from myrmidon.scheduler.sweep_tasks import sweep_tasks
+from myrmidon.scheduler import bot_end, maintenance, report
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import task_queues, task_result, task_run, task_to_run
 from tests.builders import RULES, World, blind_once, seconds
@@ -219,20 +218,12 @@ def test_bots_that_were_heard_of_are_looked_at_later_and_the_silent_ones_are_bur
     assert [w.bot_row(name).alive for name in alarms] == [1, 0, 1]
 
 
-def test_a_sweep_that_finds_nothing_due_writes_its_sign_of_life_and_looks_for_events_only(w):
+def test_a_round_that_finds_nothing_due_writes_nothing(w, monkeypatch):
     w.submit()
     w.sweep()
     w.advance(1)
-    write = w.db.write
-    writes = []
-
-    def counted(fn):
-        writes.append(fn)
-        return write(fn)
-
-    vars(w.db)["write"] = counted
-    w.sweep()
-    assert len(writes) == 2
+    monkeypatch.setattr(w.db, "write", None)
+    assert w.maintain() == []
 
 
 def test_a_clock_that_jumps_back_counts_as_an_outage(w):
@@ -258,7 +249,7 @@ def test_a_short_pause_is_no_outage(w):
 def test_a_server_whose_clock_is_wrong_sweeps_nothing(w):
     task = w.submit(deadline_s=1)
     vars(w.db)["clock"] = lambda: w.now
-    assert sweep.sweep(w.db, now=w.now + seconds(10), ids=w.ids) is None
+    assert maintenance.run_due(w.db, lambda: w.now + seconds(10), w.ids) == []
     assert w.state(task) == "READY"
 
 
@@ -328,7 +319,7 @@ def test_a_ready_retry_dies_at_its_deadline(w):
     task = w.submit(deadline_s=60, expiration_s=86_400)
     w.fault(w.take("b1"), "reboot")
     w.advance(60)
-    w.do(sweep_tasks)
+    w.do(maintenance.run_step, "tasks")
     assert (w.state(task), w.task(task).reason) == ("BOT_DIED", "deadline")
 
 
@@ -397,13 +388,15 @@ def test_more_than_one_batch_is_swept(lite):
 
 def test_a_sweep_of_nothing_does_nothing(w):
     w.sweep()
-    assert w.sweep() == sweep.SweepResult()
+    assert w.sweep() == []
 
 
 def test_a_sweep_wakes_the_queues_that_got_work(world, small_chunks):
     world.job({str(i): [] for i in range(4)})
     done = world.sweep()
-    assert done.queues_to_wake == set(world.column("SELECT DISTINCT queue FROM task_to_run"))
+    assert {queue for step in done for queue in step.effects.enqueued} == set(
+        world.column("SELECT DISTINCT queue FROM task_to_run")
+    )
 
 
 def test_old_events_of_bots_are_forgotten(w):

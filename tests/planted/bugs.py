@@ -100,8 +100,8 @@ BUGS = [
         "job-lock",
         "two last tasks on two servers would each see the other running, and the job would never end",
         "scheduler/unit_of_work.py",
-        "        self.lock_jobs(task_result.jobs_of(self.tx, ordered).values())\n",
-        "        found = {i for i in task_result.jobs_of(self.tx, ordered).values() if i is not None}\n"
+        "        self.lock_jobs(job_of.values())\n",
+        "        found = {i for i in job_of.values() if i is not None}\n"
         "        self.jobs.update(jobs_store.read(self.tx, sorted(found)))\n",
         _race("finish/finish of the last two tasks"),
         "postgresql",

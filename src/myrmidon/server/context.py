@@ -58,6 +58,8 @@ class ServerState(Struct):
     """Calls whose body is arriving."""
     clock_skew: Micros = 0
     """How far this server's time was ahead at the last comparison: of the database's, on SQLite of the wall clock."""
+    maintained_at: dict[str, Micros] = {}
+    """When this server has last handled something of each kind of maintenance."""
     retention_waits_until: Micros | None = None
     """When the deletion of old tasks begins again after a gap in time; None without such a gap."""
     config: FleetConfig = NO_CONFIG

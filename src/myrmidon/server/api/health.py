@@ -34,11 +34,17 @@ async def healthz(context: ServerContext, call: Call) -> Health:
 
 
 async def readyz(context: ServerContext, call: Call) -> Answer:
-    """Readiness: 200 if this server can do its work, 503 with a list of problems if not."""
+    """Readiness: 200 if this server can do its work, 503 with a list of problems if not.
+
+    A server that is behind with its maintenance but goes on with it is ready: a burst of expiries must not take all
+    servers away at once.
+    """
     problems, notes = await _problems(context), await _notes(context)
-    late = await _late(context)
-    problems += _behind({kind: delay for kind, delay in late.items() if kind in maintenance.VITAL})
-    notes += _behind({kind: delay for kind, delay in late.items() if kind not in maintenance.VITAL})
+    late, now = await _late(context), context.now()
+    moving = {kind for kind, at in context.state.maintained_at.items() if now - at < maintenance.LATE}
+    stuck = {kind: delay for kind, delay in late.items() if kind in maintenance.VITAL and kind not in moving}
+    problems += _behind(stuck)
+    notes += _behind({kind: delay for kind, delay in late.items() if kind not in stuck})
     without_files = await _files_problem(context)
     if without_files and await _uses_files(context):
         problems.append(without_files)

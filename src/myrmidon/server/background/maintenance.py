@@ -96,6 +96,8 @@ class MaintenanceRunner:
         """Record a committed step, and tell those who wait for tasks and jobs."""
         context = self._context
         context.metrics.maintained(step, seconds)
+        if step.n:
+            context.state.maintained_at[step.kind] = context.now()
         if step.error is not None:
             log.error("maintenance step failed", kind=step.kind, exc_info=step.error)
         context.db.publish(step.effects)

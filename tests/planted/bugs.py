@@ -473,6 +473,38 @@ BUGS = [
         "",
         _in("scheduler/test_submit.py", "test_a_submit_whose_commit_is_in_doubt_is_not_done_twice"),
     ),
+    Bug(
+        "identity-module-as-a-value",
+        "an edit of a function that is found by its name in a module would not run its callers again",
+        "sdk/function_identity.py",
+        "        else:\n            self._whole(origin)\n",
+        "        else:\n            self._load(origin)\n",
+        _in("sdk/test_function_identity.py", "test_an_edit_that_changes_the_result_changes_the_identity"),
+    ),
+    Bug(
+        "identity-order-of-imports",
+        "imports in another order would leave an earlier result",
+        "sdk/function_identity.py",
+        "for module, statement in self._executed:",
+        "for module, statement in sorted(self._executed, key=lambda one: one[0]):",
+        _in("sdk/test_function_identity.py", "test_an_edit_that_changes_the_result_changes_the_identity"),
+    ),
+    Bug(
+        "identity-calls-in-defaults",
+        "a module that does something in the default of a function would be taken for one that only defines it",
+        "sdk/module_statements.py",
+        'inner = [*getattr(node, "decorator_list", ()), node.args, getattr(node, "returns", None)]',
+        'inner = [*getattr(node, "decorator_list", ())]',
+        _in("sdk/test_function_identity.py", "test_no_small_edit_changes_a_result_and_keeps_the_identity"),
+    ),
+    Bug(
+        "identity-too-wide",
+        "an edit of a docstring would run everything again that calls the function",
+        "sdk/function_identity.py",
+        "and node.name not in self._values",
+        "and not node.name",
+        _in("sdk/test_function_identity.py", "test_an_edit_of_anything_else_keeps_the_identity"),
+    ),
 ]
 
 

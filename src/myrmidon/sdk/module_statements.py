@@ -216,9 +216,9 @@ class Module:
         return isinstance(node, _HARMLESS) and not is_unpacked
 
     def _is_known_decorator(self, node: ast.expr) -> bool:
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if not {node.value.id, "*"} & self._meaning.keys():  # a property of the class around it
-                return node.attr in ("setter", "getter", "deleter")
+        base = node.value if isinstance(node, ast.Attribute) and node.attr in ("setter", "getter", "deleter") else None
+        if isinstance(base, ast.Name) and not {base.id, "*"} & self._meaning.keys():
+            return True  # of a property of the class around it
         called = self._stands_for(_callee(node))
         return called in _DECORATORS or called == _WRAPPERS[2] or (called == _WRAPPERS[1] and _callee(node) is node)
 

@@ -18,7 +18,7 @@ Files = Dict[str, bytes]
 
 
 def defaults_of_run(environment: str) -> TaskOptions:
-    """What the calls of a function that runs in this environment get, if they choose nothing."""
+    """Return the options that calls of a function in this environment have by default."""
     if environment.startswith(NAMED):
         return TaskOptions(environment=environment[len(NAMED) :])
     return TaskOptions(requirements=StoredRequirements(environment)) if environment else TaskOptions()

@@ -112,7 +112,7 @@ class GraphBuilder:
         self._mapped: list[TaskFunction[Any, Any]] = []
 
     def functions(self) -> list[TaskFunction[Any, Any]]:
-        """Every task function that the graph calls, now or when a list is known."""
+        """Return every task function that the graph calls, now or when a list is known."""
         found = {id(one): one for one in self._mapped}
         for node in self.nodes.values():
             if node.function is not None:
@@ -181,7 +181,7 @@ class GraphBuilder:
         position: int,
         requires: Sequence[str],
     ) -> Handle:
-        """Two nodes: one that adds a call for each item when the list exists, and one that joins the results."""
+        """Add two nodes: one that adds a call for each item when the list exists, and one that joins the results."""
         outputs = function.signature.outputs
         if len(outputs) != 1:
             raise WiringError(

@@ -73,7 +73,7 @@ class TupleHandle(Handle):
 
 
 def source_of(handle: Handle) -> Source:
-    """Where the value of a handle comes from."""
+    """Return the source of the value of a handle."""
     return handle._source  # noqa: SLF001 - the one way to it, so that handles have no public attributes
 
 

@@ -25,7 +25,7 @@ FOLDERS_VARIABLE = "MYRMIDON_LIBRARY_PATH"
 """A bot's processes for functions have in it the folders of the libraries that are installed on the bot."""
 _LANGUAGES = {"cpp": "CPP", "c": "CPP", "c++": "CPP", "rust": "RUST"}
 LIBRARY = "library "
-"""With this begins what stands for the module of a function in a library that is shipped."""
+"""The prefix of the names that stand for modules of functions in shipped libraries."""
 
 
 class NativeTarget(NamedTuple):
@@ -44,11 +44,11 @@ class NativeTarget(NamedTuple):
 
     @property
     def code_module(self) -> str:
-        """What stands for a module where the code of functions is collected; empty if nothing is shipped."""
+        """Return the name that stands for a module where code is collected; empty if nothing is shipped."""
         return f"{LIBRARY}{self.code or self.path}" if self.path else ""
 
     def dimensions(self) -> dict[str, list[str]]:
-        """Which bots can run it: those of the library's machine, or those on which it is installed."""
+        """Return the dimensions of the bots that can run it: the machine of the library, or where it is installed."""
         if not self.path:
             return {"library": [self.library]}
         if self.code:

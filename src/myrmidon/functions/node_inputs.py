@@ -32,7 +32,7 @@ class InputWriter:
         self.uploads: dict[str, bytes] = {}
 
     def argument(self, function: str, parameter: Parameter, value: Any) -> str:
-        """One input. Raises WiringError with the caller's line if the value does not fit the parameter."""
+        """Add one input. Raises WiringError with the caller's line if the value does not fit the parameter."""
         try:
             if isinstance(value, Handle) and not isinstance(value, TupleHandle):
                 return self.output_of(value, parameter.type)

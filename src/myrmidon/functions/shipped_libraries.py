@@ -22,7 +22,7 @@ Listed = Dict[str, Dict[str, Any]]
 
 
 def key_of(function: TaskFunction[Any, Any]) -> str:
-    """What stands for a declaration in the list; modules have the names by which bots import them."""
+    """Return the key of a declaration in the list; modules have the names by which bots import them."""
     return f"{module_name(function.function.__module__)}:{function.function.__qualname__}"
 
 
@@ -43,7 +43,7 @@ def read_list(folder: str) -> Listed:
 
 
 def with_shipped_library(function: Any, listed: Listed) -> Any:
-    """The same function; if its library was sent with the job, as one whose code is known. Raises GraphError if not."""
+    """Return the function with the code of the library that was sent with the job. Raises GraphError if none was."""
     found, args, kwargs = task_function_of(function)
     if found.native is None or not found.native.path:
         return function

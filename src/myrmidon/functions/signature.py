@@ -57,7 +57,7 @@ class Signature:
         return f"({','.join(self.output_types)})"
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-        """One value per parameter, in their order, with defaults applied. Raises TypeError as a call would."""
+        """Return one value per parameter, in their order, with defaults applied. Raises TypeError as a call would."""
         try:
             bound = self._python.bind(*args, **kwargs)
         except TypeError as error:

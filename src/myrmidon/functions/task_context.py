@@ -35,7 +35,7 @@ class TaskContext:
 
     @property
     def context(self) -> Context:
-        """What ``myrmidon.context()`` returns: progress, log, calls that extend the job."""
+        """Return the context of the call that runs: its progress, its log, and calls that extend the job."""
         return context()
 
     @property

@@ -100,11 +100,11 @@ class TaskFunction(Generic[P, R]):
         return self.function(*self.partial_args, *args, **{**self.partial_kwargs, **kwargs})
 
     def options(self, **given: Unpack[Options]) -> TaskFunction[P, R]:
-        """The same function with other options, for one call or many."""
+        """Return the same function with other options, for one call or many."""
         return self.copy(self.task_options.changed(**given), self.partial_args, self.partial_kwargs)
 
     def copy(self, options: TaskOptions, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskFunction[P, R]:
-        """The same function with these options and these arguments bound."""
+        """Return the same function with these options, and with these arguments bound."""
         other: TaskFunction[P, R] = TaskFunction(self.function, options, args, kwargs)
         other.code_module, other.native = self.code_module, self.native
         other.__dict__["_typed"] = self.__dict__.get("_typed")

@@ -29,7 +29,7 @@ class GraphNode(NamedTuple):
     after: tuple[int, ...] = ()
 
     def moved(self, by: int) -> GraphNode:
-        """The same node in a graph that has this many nodes before it."""
+        """Return the node as it is in a graph with this many nodes before it."""
         sources = [None if one is None else Source(one.node + by, one.position) for one in self.sources]
         return GraphNode(self.function, tuple(sources), tuple(one + by for one in self.after))
 
@@ -44,7 +44,7 @@ class TaskGraph:
 
     @property
     def inputs(self) -> list[Parameter]:
-        """What the graph needs to run."""
+        """Return the inputs that the graph needs to run."""
         return [
             parameter
             for node in self.nodes
@@ -61,7 +61,7 @@ class TaskGraph:
 
     @property
     def outputs(self) -> list[tuple[Source, Any]]:
-        """What the graph produces, with the annotations."""
+        """Return the outputs that the graph produces, with their annotations."""
         return [
             (Source(number, position), annotation)
             for number in self.output_nodes
@@ -120,7 +120,7 @@ def group(tasks: Iterable[Any]) -> TaskGraph:
 
 
 def chain(parent: Any, child: Any) -> TaskGraph:
-    """One after the other: the outputs of ``parent``, in order, are the inputs of ``child``.
+    """Connect two graphs: the outputs of ``parent``, in order, are the inputs of ``child``.
 
     Raises TypeError if they differ in number or type.
     """

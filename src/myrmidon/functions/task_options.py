@@ -210,7 +210,7 @@ def _environment(value: object) -> str:
 
 
 def _replaced_environment(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What no longer holds: an environment of the bots has its own packages and interpreter."""
+    """Return the options to reset: an environment of the bots has its own packages and interpreter."""
     others = [name for name in ("requirements", "python") if given.get(name)]
     if "environment" not in given:
         return {"environment": None} if others else {}

@@ -38,7 +38,7 @@ class TypeProblem(TypeError):
         super().__init__(f"{path}: {reason}" if path else reason)
 
     def inside(self, outer: str) -> TypeProblem:
-        """The same problem, seen from the object that contains the value: ``inside("parts")`` of ``[3]``."""
+        """Return the problem as seen from the object that contains the value: ``inside("parts")`` of ``[3]``."""
         return TypeProblem(self.reason, outer + self.path)
 
 
@@ -115,7 +115,7 @@ _HINTS: dict[Any, str] = {
 
 
 def kind_of(annotation: Any) -> Kind:
-    """What an annotation means. Raises TypeProblem with a hint if it is not one of the types above."""
+    """Return what an annotation means. Raises TypeProblem with a hint if it is not one of the types above."""
     found = _PRIMITIVES.get(annotation) if isinstance(annotation, type) else None
     if found is not None:
         return found
@@ -168,7 +168,7 @@ def _class(cls: Any) -> Kind:
 
 
 def _is_numpy_array(cls: Any) -> bool:
-    """By name: numpy may be absent, and is imported already if the annotation is its class."""
+    """Compare by name: numpy may be absent, and it has been imported if the annotation is its class."""
     return getattr(cls, "__module__", "") == "numpy" and getattr(cls, "__name__", "") == "ndarray"
 
 

@@ -22,7 +22,7 @@ PART = 1
 
 
 def too_large(what: str, size: int) -> str:
-    """What is said of a value of more than MAX_BYTES."""
+    """Return the message about a value of more than MAX_BYTES."""
     return f"{what} has {size / (1 << 20):.1f} MiB; at most {MAX_BYTES >> 20} MiB"
 
 

@@ -185,7 +185,7 @@ def _properties(message: Message) -> Any:
 
 
 def _describe(error: BaseException) -> str:
-    """What went wrong; pika wraps the reasons why no connection could be opened into each other."""
+    """Describe what went wrong; pika nests the reasons why no connection could be opened."""
     text = str(error) or repr(error)
     return text[:300]
 

@@ -35,7 +35,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def hashed(value: str) -> str:
-    """What stands for a value that is too long for its place in a key."""
+    """Return a digest in place of a value that is too long for its place in a key."""
     return sha256(value.encode()).hexdigest()[:WORD_BYTES]
 
 

@@ -68,7 +68,7 @@ class WebhookQueue:
         self._now = now
 
     async def active(self) -> bool:
-        """Without webhooks nothing is read and nothing written."""
+        """Whether there are webhooks; without any, nothing is read or written."""
         return await self._database.read(webhook.any_stored)
 
     async def deliver(self, batch: Sequence[Message]) -> None:
@@ -82,7 +82,7 @@ class WebhookQueue:
             log.error("webhook backlog is full; messages dropped", webhook=f"{webhook_id:x}", dropped=count)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection stays open."""
 
 
 def _enqueue(tx: Tx, batch: Sequence[Message], most: int, now: Micros) -> dict[int, int]:
@@ -223,5 +223,5 @@ class WebhookSender:
 
 
 def pause_after(num_failures: int) -> Micros:
-    """How long to wait after an attempt that failed, if so many attempts had failed before it."""
+    """Return the seconds to wait after a failed attempt, by the number of attempts that had failed before it."""
     return min(LONGEST_PAUSE, FIRST_PAUSE << min(num_failures, 20))

@@ -77,7 +77,7 @@ class HistoryPosition(Struct, frozen=True):
 def page(
     tx: Tx, bot_id: str, start: HistoryPosition, *, n: int, since: Micros = 0
 ) -> tuple[list[HistoryEntry], HistoryPosition | None]:
-    """One page of the history, and where the next one starts; None at the end."""
+    """Return one page of the history, and where the next one starts; None at the end."""
     found = history(tx, bot_id, until=start.until, n=n + start.seen, since=since)
     shown = found[start.seen :]
     if len(shown) < n:

@@ -42,7 +42,7 @@ def newest(tx: Tx, *, group_id: int | None) -> list[FunctionTask]:
 
 
 def newest_of(tx: Tx, package: str, name: str, *, group_id: int | None) -> list[FunctionTask]:
-    """Those of one function."""
+    """Return the newest tasks of one function."""
     return [FunctionTask(*row) for row in tx.all(NEWEST_OF, package=package, name=name, **_given(tx, group_id))]
 
 

@@ -88,7 +88,7 @@ SUBMITTED_BY = """
 
 
 def submitted_by(tx: Tx, job_ids: Sequence[int], submitter: str | None) -> Sequence[int]:
-    """Those of the jobs that this caller has submitted; all for None.
+    """Return the ids of these jobs that this caller has submitted; all of them for None.
 
     The task with the lowest id is one of the submitted document: an extension, perhaps by somebody else, comes later.
     """
@@ -190,7 +190,7 @@ def tasks(
 
 
 def all_tasks(tx: Tx, job_id: int) -> Iterator[JobTaskLine]:
-    """All tasks of a job by label, read page by page."""
+    """Return all tasks of a job by label, read page by page."""
     after = ""
     while page := tasks(tx, job_id, after=after, n=_READ_SIZE):
         yield from page
@@ -260,7 +260,7 @@ EDGES = """
 
 
 def graph(tx: Tx, job_id: int) -> tuple[list[GraphNode], list[tuple[int, int]]]:
-    """All nodes of a job by id, and its edges (parent, child)."""
+    """Return all nodes of a job by id, and its edges (parent, child)."""
     nodes: list[GraphNode] = []
     edges: list[tuple[int, int]] = []
     after = 0

@@ -190,7 +190,7 @@ def bots(tx: Tx, filters: BotFilter, *, after: str, n: int) -> list[str]:
 
 
 def visible_bots(tx: Tx, bot_ids: Sequence[str], pools: PoolFilter | None) -> list[str]:
-    """Those of the bots that exist and are in these pools, sorted."""
+    """Return the ids of these bots that exist and are in these pools, sorted."""
     where, given = pool_condition(pools)
     sql = f"SELECT b.id FROM bots b WHERE {' AND '.join([*where, 'b.id {in_text:ids}'])} ORDER BY b.id"
     return [row[0] for row in tx.all(sql, ids=list(bot_ids), **given)]

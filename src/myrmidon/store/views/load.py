@@ -86,5 +86,5 @@ BOTS = """
 
 
 def bots_by_pool(tx: Tx) -> dict[str, tuple[int, int]]:
-    """By pool: the number of bots that take tasks, and of those that run one."""
+    """Count the bots that take tasks, and the bots that run one, by pool."""
     return {dimension.partition(":")[2]: (int(num), int(busy)) for dimension, num, busy in tx.all(BOTS)}

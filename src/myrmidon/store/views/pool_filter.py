@@ -45,7 +45,7 @@ COUNT_OTHER_DIMENSIONS = f"""
 
 
 def count_dimensions(tx: Tx, pools: PoolFilter) -> list[tuple[str, str, int]]:
-    """As `task_queues.count_dimensions`, of the bots in these pools. Their other pools are left out."""
+    """Count like `task_queues.count_dimensions`, but only the bots in these pools. Their other pools are left out."""
     _, given = pool_condition(pools)
     rows = tx.all(COUNT_OTHER_DIMENSIONS if pools.excluded else COUNT_DIMENSIONS, **given)
     found = [(*row[0].split(":", 1), row[1]) for row in rows]

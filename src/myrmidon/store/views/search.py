@@ -57,7 +57,7 @@ def _floor(tx: Tx, sql: str, limit: int) -> int:
 
 
 def tasks_by_name(tx: Tx, text: str, *, group_id: int | None, n: int) -> list[Found]:
-    """Those of the newest tasks whose name contains the text, newest first."""
+    """Search the newest tasks for names that contain the text, newest first."""
     given = {"floor": _floor(tx, FLOOR, SCAN_LIMIT), "pattern": pattern(text), "n": n}
     return [Found(*row) for row in tx.all(TASKS_BY_NAME, **given, **_scope(group_id))]
 
@@ -68,7 +68,7 @@ def tasks_by_id(tx: Tx, low: int, high: int, *, group_id: int | None, n: int) ->
 
 
 def jobs_by_name(tx: Tx, text: str, *, group_id: int | None, n: int) -> list[Found]:
-    """Those of the newest jobs whose name contains the text, newest first."""
+    """Search the newest jobs for names that contain the text, newest first."""
     given = {"floor": _floor(tx, JOB_FLOOR, JOB_SCAN_LIMIT), "pattern": pattern(text), "n": n}
     return [Found(*row) for row in tx.all(JOBS_BY_NAME, **given, **_scope(group_id))]
 

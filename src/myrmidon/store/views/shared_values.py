@@ -63,7 +63,7 @@ def page(tx: Tx, *, group_id: int | None, before: int, n: int, job_id: int | Non
 
 
 def line(tx: Tx, value_id: int, group_id: int | None) -> SharedValueLine | None:
-    """One shared value, as ``page`` shows it."""
+    """Return one shared value in the form that ``page`` shows."""
     found = page(tx, group_id=group_id, before=value_id + 1, n=1)
     return found[0] if found and found[0].id == value_id else None
 
@@ -93,6 +93,6 @@ TOTALS = """
 
 
 def totals(tx: Tx, group_id: int | None) -> list[tuple[int, int, int]]:
-    """Of each group: the number of shared values that it references by itself, and their bytes."""
+    """Count the shared values that each group references by itself, and their bytes."""
     rows = tx.all(TOTALS, any_group=int(group_id is None), resource_group=group_id or 0)
     return [(group, int(num), int(size or 0)) for group, num, size in rows]

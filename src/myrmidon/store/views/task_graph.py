@@ -39,7 +39,7 @@ EDGES = f"""
 
 
 def graph(tx: Tx, job_id: int) -> tuple[list[GraphTask], list[GraphEdge]]:
-    """All tasks of a job by id, and its edges."""
+    """Return all tasks of a job by id, and its edges."""
     tasks: list[GraphTask] = []
     edges: list[GraphEdge] = []
     after = 0

@@ -121,7 +121,7 @@ def page(tx: Tx, search: TaskSearch, *, n: int, before: int | None = None) -> tu
 
 
 def _page_of_alternatives(tx: Tx, search: TaskSearch, *, n: int) -> tuple[list[int], int]:
-    """For a search whose terms all have alternatives: a page for each tag of the first term, and these merged.
+    """Search by terms that all have alternatives: read a page for each tag of the first term, and merge them.
 
     Each of these is complete down to the id where it would continue; results below the greatest of these ids are left
     for the next page.

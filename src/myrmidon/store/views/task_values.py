@@ -64,7 +64,7 @@ def outputs(tx: Tx, task_id: int) -> list[InputLine]:
 
 
 def sources(tx: Tx, task_id: int, value_ids: Sequence[int]) -> dict[int, Source]:
-    """Of the values that parents of the task produce: which output of which one. Delegates write the same values."""
+    """Return which output of which parent has produced each of these values. Delegates write the same values."""
     rows = tx.all(SOURCES, task=task_id, values=list(value_ids)) if value_ids else ()
     found: dict[int, Source] = {}
     for value_id, *rest in rows:

@@ -9,13 +9,13 @@ from typing import Any
 from bench.bars import note
 from tests.live import LiveServer
 
-STATES = ("READY", "RUNNING", "SUCCEEDED", "FAILED", "CANCELED", "BOT_DIED")
+STATES = ("READY", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "BOT_DIED")
 BOT_STATES = ("alive", "dead", "silent", "quarantined", "maintenance", "draining", "busy", "idle")
 WINDOWS = ("1h", "24h", "7d")
 FILTERS = {
     "nothing": "",
     **{f"state {state}": f"state={state}" for state in STATES},
-    "two states": "state=FAILED&state=CANCELED",
+    "two states": "state=FAILED&state=CANCELLED",
     "a tag of all": "tag=pool:default",
     "a tag of few": "tag=build:7",
     "a tag of none": "tag=no:such",

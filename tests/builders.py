@@ -376,8 +376,8 @@ class World:
         job.ids.update(added.task_ids)
         return added
 
-    def cancel(self, *task_ids: int, **given: Any) -> list[cancel.Canceled]:
-        answers: list[cancel.Canceled] = self.do(cancel.cancel, task_ids, **given)
+    def cancel(self, *task_ids: int, **given: Any) -> list[cancel.Cancelled]:
+        answers: list[cancel.Cancelled] = self.do(cancel.cancel, task_ids, **given)
         return answers
 
     def rerun(self, task_id: int, **given: Any) -> rerun.Rerun:

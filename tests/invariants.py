@@ -327,7 +327,7 @@ class _Page:
         live = [run for run in runs if run.live]
         if not live or len(live) >= request.max_num_instances or self.to_run.get(task.id):
             return
-        if any(not run.live and run.state not in (RunState.BOT_DIED, RunState.CANCELED) for run in runs):
+        if any(not run.live and run.state not in (RunState.BOT_DIED, RunState.CANCELLED) for run in runs):
             return
         if all(run.started_at is not None and run.soft_at is None for run in live):
             yield f"runs {len(live)} of {request.max_num_instances} instances and will be granted no further one"

@@ -24,7 +24,7 @@ from tests.deadline import HANG_S
 from tests.live import LiveServer
 
 FINAL = frozenset({
-    "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELED", "KILLED", "NO_RESOURCE", "CLIENT_ERROR",
+    "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELLED", "KILLED", "NO_RESOURCE", "CLIENT_ERROR",
 })  # fmt: skip
 FINAL_JOBS = frozenset({"SUCCEEDED", "FAILED", "CANCELLED"})
 ENDED_BY_ITSELF = frozenset({"SUCCEEDED", "FAILED"})

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.chaos.storm import Caller
 
 CANCELLED = frozenset({"CANCELLED"})
-ANY_TASK_END = frozenset({"SUCCEEDED", "CANCELED", "KILLED", "EXPIRED", "FAILED"})
+ANY_TASK_END = frozenset({"SUCCEEDED", "CANCELLED", "KILLED", "EXPIRED", "FAILED"})
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 

@@ -221,7 +221,7 @@ def _a_command(caller: Caller) -> tuple[Command, dict[str, Any]]:
             ends = frozenset({"SUCCEEDED", "BOT_DIED"})
             command = Command(name, kind, f"seq {number}; sleep {chance.choice((0, 0.5))}", lines, retries=0, ends=ends)
         case "cancelled":
-            command = Command(name, kind, "sleep 30", ends=frozenset({"CANCELED", "KILLED", "SUCCEEDED"}))
+            command = Command(name, kind, "sleep 30", ends=frozenset({"CANCELLED", "KILLED", "SUCCEEDED"}))
         case "times out":
             command = Command(name, kind, "sleep 60", ends=frozenset({"TIMED_OUT"}), timeout_s=1.5)
         case "overdue":

@@ -41,8 +41,8 @@ def test_a_failed_function_says_its_exception_and_a_failed_command_its_exit_code
 
 
 def test_a_signal_is_shown_as_task_show_does():
-    killed = structs.replace(a_task("a", "KILLED"), exit_code=-15, reason="canceled", bot_id="b1")
-    assert describe_end_on_bot(killed) == "KILLED with exit code 143, signal 15 (canceled) on b1"
+    killed = structs.replace(a_task("a", "KILLED"), exit_code=-15, reason="cancelled", bot_id="b1")
+    assert describe_end_on_bot(killed) == "KILLED with exit code 143, signal 15 (cancelled) on b1"
     assert plain(tree_lines([killed]))[0].endswith("a  exit code 143, signal 15")
 
 

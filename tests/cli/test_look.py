@@ -456,7 +456,7 @@ def test_a_person_is_told_what_a_task_waits_for(terminal: Terminal):
         while b"waiting: No bot matches" not in told:
             told += next(shown)
         terminal.ok("task", "cancel", "--tag", "stuck:yes")
-        assert b"CANCELED" in b"".join(shown)
+        assert b"CANCELLED" in b"".join(shown)
 
 
 def log_in_by(link: str) -> dict[str, object]:

@@ -279,7 +279,7 @@ def test_every_exit_code_is_documented():
         ("FAILED", None, 1),
         ("TIMED_OUT", -9, 124),
         ("KILLED", -15, 125),
-        ("CANCELED", None, 125),
+        ("CANCELLED", None, 125),
         ("EXPIRED", None, 121),
         ("NO_RESOURCE", None, 122),
         ("BOT_DIED", None, 123),

@@ -312,7 +312,7 @@ def test_what_has_not_ended_in_time_is_75_and_what_is_cancelled_125(terminal: Te
     assert waiting.returncode == 75
     why = terminal.ok("task", "why", task_id)
     assert "none of the remaining bots has gpu:a100" in why
-    assert "CANCELED" in terminal.ok("task", "cancel", task_id)
+    assert "CANCELLED" in terminal.ok("task", "cancel", task_id)
     assert terminal.run("collect", task_id).returncode == 125
 
 

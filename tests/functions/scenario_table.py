@@ -25,8 +25,8 @@ SCENARIOS: dict[str, list[str]] = {
     ],
     "cancel, from every state, twice, and when it has ended": [
         f"{HERE}::test_a_job_that_has_ended_is_not_cancelled_and_one_that_was_cancelled_stays_so",
-        "scheduler/test_cancel.py::test_a_job_that_waits_for_its_retry_can_be_canceled",
-        "scheduler/test_cancel.py::test_canceling_a_job_twice_is_the_same_as_once",
+        "scheduler/test_cancel.py::test_a_job_that_waits_for_its_retry_can_be_cancelled",
+        "scheduler/test_cancel.py::test_cancelling_a_job_twice_is_the_same_as_once",
     ],
     "moves of states that are not legal": [
         "scheduler/test_upstream_bugs.py::test_a_late_failure_after_success_is_refused_and_forgotten"

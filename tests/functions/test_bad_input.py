@@ -241,6 +241,6 @@ def test_a_future_whose_function_has_begun_cannot_be_cancelled_but_its_job_can(c
         wait_for(started.exists, "the function")
         assert (future.cancel(), future.cancelled(), future.done()) == (False, False, False)
         client.job(future.job_id).cancel()
-        with pytest.raises(TaskFailed, match=r"(KILLED|CANCELED).*job_canceled"):
+        with pytest.raises(TaskFailed, match=r"(KILLED|CANCELLED).*job_cancelled"):
             future.result()
     assert (future.cancel(), future.cancelled()) == (False, False)

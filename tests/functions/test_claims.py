@@ -80,7 +80,7 @@ def test_a_job_fails_fast_and_calls_without_a_graph_go_on(client: Client, tmp_pa
         job.result(bad)
     info = job.wait()
     assert info.state == "FAILED"
-    assert set(info.counts) <= {"FAILED", "KILLED", "CANCELED"}
+    assert set(info.counts) <= {"FAILED", "KILLED", "CANCELLED"}
     with client.executor() as executor:
         executor.submit(remote_tasks.fails, 1)
         futures = [executor.submit(tasks.sleeps, 0.0) for _ in range(3)]

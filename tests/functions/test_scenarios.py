@@ -152,7 +152,7 @@ def test_a_job_that_has_ended_is_not_cancelled_and_one_that_was_cancelled_stays_
     assert other.do("cancel")["state"] == "CANCELLED"
     assert reported(bot, run, 1) == "accepted"  # it ends as killed, and starts nothing
     assert other.settle()["state"] == "CANCELLED"
-    assert other.states() == {"f": "KILLED", "g": "CANCELED"}
+    assert other.states() == {"f": "KILLED", "g": "CANCELLED"}
     assert bot.exchange()["tasks"] == []
 
 
@@ -176,7 +176,7 @@ def test_successes_that_race_a_cancel_have_one_end(play: Play, seed: int):
     told = job.settle()
     states = set(job.states().values())
     assert told["state"] in ("SUCCEEDED", "CANCELLED")
-    assert states == {"SUCCEEDED"} if told["state"] == "SUCCEEDED" else states <= {"SUCCEEDED", "KILLED", "CANCELED"}
+    assert states == {"SUCCEEDED"} if told["state"] == "SUCCEEDED" else states <= {"SUCCEEDED", "KILLED", "CANCELLED"}
     assert job.events().count("finished") == (told["state"] == "SUCCEEDED")
 
 

@@ -71,7 +71,7 @@ class Job:
 
     def settle(self) -> Any:
         """Wait until nothing of it runs or is left to do; the job."""
-        idle = {"WAITING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELED", "KILLED"}
+        idle = {"WAITING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELLED", "KILLED"}
         wait_for(lambda: set(self.states().values()) <= idle and not self.show()["busy"], "the job is idle")
         return self.show()
 

@@ -316,7 +316,7 @@ def test_a_waiting_task_that_is_cancelled_blocks_the_job_and_can_run_again(graph
     go = tmp_path / "go"
     job = graphs.submit({"a": graphs.node(gate(go)), "b": graphs.node("true", "a"), "c": graphs.node("true", "b")})
     status, answer = graphs.server.post(f"/api/v1/tasks/{job.ids['b']}/cancel")
-    assert (status, answer["state"]) == (200, "CANCELED")
+    assert (status, answer["state"]) == (200, "CANCELLED")
     assert job.show()["view"] == "blocked"
     go.touch()
     assert (job.wait()["state"], job.states()["c"]) == ("FAILED", "WAITING")
@@ -335,8 +335,8 @@ def test_a_cancelled_job_stops_what_runs_and_starts_nothing_more(graphs, tmp_pat
     wait_for(lambda: not alive(number), "the end of the command")
     assert job.settle()["state"] == "CANCELLED"
     states = job.states()
-    assert states.pop("a") in ("KILLED", "CANCELED")  # the latter if the cancel came before the report of its start
-    assert set(states.values()) == {"CANCELED"}
+    assert states.pop("a") in ("KILLED", "CANCELLED")  # the latter if the cancel came before the report of its start
+    assert set(states.values()) == {"CANCELLED"}
     assert [task["run"] for label, task in job.tasks().items() if label != "a"] == [None] * 20
 
 

@@ -139,6 +139,6 @@ def _live_half(graphs: Graphs, other: Neighbour, body: bytes) -> int:
         wait_for(lambda: not job.show()["busy"], "the end of the cancel")
     assert bots.done < LAYERS * WIDTH
     counts = job.show()["counts"]
-    assert set(counts) <= {"SUCCEEDED", "CANCELED", "KILLED"}
+    assert set(counts) <= {"SUCCEEDED", "CANCELLED", "KILLED"}
     assert sum(counts.values()) == LAYERS * WIDTH
     return max(memory, resident_kib(server.pid))

@@ -162,8 +162,8 @@ def test_a_whole_graph_is_cancelled_while_both_servers_work_on_it(two_servers, p
         assert Job(two, {"job_id": job.id, "task_ids": {}}).do("cancel")["state"] == "CANCELLED"
         told = job.settle()
     assert told["state"] == "CANCELLED"
-    assert set(job.states().values()) <= {"SUCCEEDED", "CANCELED", "KILLED"}
-    assert job.states()["held"] == "CANCELED"
+    assert set(job.states().values()) <= {"SUCCEEDED", "CANCELLED", "KILLED"}
+    assert job.states()["held"] == "CANCELLED"
 
 
 def test_a_job_is_retried_automatically_and_its_failed_part_only(two_servers, pool):

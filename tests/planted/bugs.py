@@ -255,12 +255,12 @@ BUGS = [
         _in("scheduler/test_rerun.py", "test_a_large_job_is_reset_in_chunks", "test_what_failed_of_a_job_runs_again"),
     ),
     Bug(
-        "canceled-but-queued",
-        "a canceled task would be given to a bot",
+        "cancelled-but-queued",
+        "a cancelled task would be given to a bot",
         "scheduler/unit_of_work.py",
         "        if old == READY or (state in FINAL and self._may_be_queued(task)):\n",
         "        if was != TaskState.READY and (state in FINAL and self._may_be_queued(task)):\n",
-        _in("scheduler/test_cancel.py", "test_a_task_that_waits_for_a_bot_is_canceled_at_once"),
+        _in("scheduler/test_cancel.py", "test_a_task_that_waits_for_a_bot_is_cancelled_at_once"),
     ),
     Bug(
         "free-retry",

@@ -222,9 +222,9 @@ class FinishCancel:
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
-        canceled = out.b[0].ok
-        assert w.state(f["x"].task_id) == ("KILLED" if canceled else "SUCCEEDED")
-        assert w.job_state(f["job"]) == ("FAILED" if canceled else "SUCCEEDED")
+        cancelled = out.b[0].ok
+        assert w.state(f["x"].task_id) == ("KILLED" if cancelled else "SUCCEEDED")
+        assert w.job_state(f["job"]) == ("FAILED" if cancelled else "SUCCEEDED")
 
 
 @pair("finish/cancel_job")
@@ -249,7 +249,7 @@ class FinishCancelJob:
         w.carry_all()
         assert w.job_state(f["job"]) == "CANCELLED"
         others = [w.state(i) for i in f["tasks"].values() if i != f["x"].task_id]
-        assert others == ["CANCELED", "CANCELED"]
+        assert others == ["CANCELLED", "CANCELLED"]
         assert w.state(f["x"].task_id) in ("KILLED", "SUCCEEDED")
 
 
@@ -324,7 +324,7 @@ class FinishSubmitOfATaskThatItTriggers:
         if isinstance(out.b, WrongState):
             assert w.state(f["draft"].task_id) is None
         else:
-            assert w.state(f["draft"].task_id) == "CANCELED"
+            assert w.state(f["draft"].task_id) == "CANCELLED"
 
 
 @pair("dedupe by a shared output/deletion of its job")
@@ -445,7 +445,7 @@ class ClaimCancel:
         assert out.b[0].ok
         assert out.b[0].was_running == bool(out.a)
         row = w.all("SELECT state, killing FROM task_results WHERE id = :i", i=f["task"])
-        assert row == [("RUNNING", 1) if out.a else ("CANCELED", 0)]
+        assert row == [("RUNNING", 1) if out.a else ("CANCELLED", 0)]
 
 
 @pair("claim/cancel_job")
@@ -468,7 +468,7 @@ class ClaimCancelJob:
     def check(w: World, f: Facts, out: Outcome) -> None:
         w.carry_all()
         row = w.all("SELECT state, killing FROM task_results WHERE id = :i", i=f["x"])
-        assert row == [("RUNNING", 1) if out.a else ("CANCELED", 0)]
+        assert row == [("RUNNING", 1) if out.a else ("CANCELLED", 0)]
 
 
 @pair("claim/hold", loses=(WrongState,))
@@ -1141,9 +1141,9 @@ class CarryOnCarryOnOfAMassCancel:
 
     @staticmethod
     def check(w: World, f: Facts, out: Outcome) -> None:
-        assert [w.state(i) for i in f["tasks"]] == ["CANCELED", "CANCELED"]
+        assert [w.state(i) for i in f["tasks"]] == ["CANCELLED", "CANCELLED"]
         assert w.value("SELECT COUNT(*) FROM chunked_work") == 0
-        assert [events(w, i, "CANCELED") for i in f["tasks"]] == [1, 1]
+        assert [events(w, i, "CANCELLED") for i in f["tasks"]] == [1, 1]
 
 
 @pair("sequencer/sequencer", symmetric=True)

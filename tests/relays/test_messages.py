@@ -45,12 +45,12 @@ def test_a_task_is_announced_pending_running_and_completed(w):
     }  # fmt: skip
 
 
-def test_a_failed_task_and_one_that_was_canceled_are_told_apart(w):
-    failed, canceled = w.submit(), w.submit()
-    w.cancel(canceled)
+def test_a_failed_task_and_one_that_was_cancelled_are_told_apart(w):
+    failed, cancelled = w.submit(), w.submit()
+    w.cancel(cancelled)
     w.do_one("b1", 1)
     assert kinds(w, failed)[-1] == "task-failed"
-    assert kinds(w, canceled)[-1] == "task-exception"
+    assert kinds(w, cancelled)[-1] == "task-exception"
 
 
 def test_a_flag_that_changes_is_not_announced(w):

@@ -324,10 +324,10 @@ def test_a_mass_cancel_spares_orders_to_end_unless_they_are_meant(w):
     task_id = end(w)
     w.do(cancel_tagged, [TAG], group_id=w.group.id, kill_running=True)
     w.carry()
-    assert [w.state(looks_like_one), w.state(task_id)] == ["CANCELED", "READY"]
+    assert [w.state(looks_like_one), w.state(task_id)] == ["CANCELLED", "READY"]
     w.do(cancel_tagged, [TAG], group_id=w.group.id, terminate_tasks=True)
     w.carry()
-    assert w.state(task_id) == "CANCELED"
+    assert w.state(task_id) == "CANCELLED"
 
 
 def change(w, bot_id="b1", session=1, **given):

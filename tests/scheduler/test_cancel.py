@@ -6,7 +6,7 @@ import pytest
 
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound
 from myrmidon.scheduler import cancel, maintenance
-from myrmidon.scheduler.cancel import Canceled
+from myrmidon.scheduler.cancel import Cancelled
 from myrmidon.scheduler.idempotency import number_of_key
 from myrmidon.scheduler.report import Outcome
 
@@ -17,26 +17,26 @@ def w(world):
     return world
 
 
-def test_a_task_that_waits_for_a_bot_is_canceled_at_once(w):
+def test_a_task_that_waits_for_a_bot_is_cancelled_at_once(w):
     task = w.submit()
-    assert w.cancel(task) == [Canceled(task, ok=True, was_running=False)]
-    assert (w.state(task), w.task(task).abandoned_at, w.claim("b1")) == ("CANCELED", w.now, [])
+    assert w.cancel(task) == [Cancelled(task, ok=True, was_running=False)]
+    assert (w.state(task), w.task(task).abandoned_at, w.claim("b1")) == ("CANCELLED", w.now, [])
 
 
-def test_a_task_that_waits_for_its_parents_is_canceled_at_once(w):
+def test_a_task_that_waits_for_its_parents_is_cancelled_at_once(w):
     job = w.job({"a": [], "b": ["a"]})
     w.cancel(job["b"])
-    assert (w.states(job), w.job_row(job).view) == ({"a": "READY", "b": "CANCELED"}, "blocked")
+    assert (w.states(job), w.job_row(job).view) == ({"a": "READY", "b": "CANCELLED"}, "blocked")
 
 
 def test_a_running_task_is_killed_in_two_steps(w):
     task = w.submit()
     run = w.take("b1")
-    assert w.cancel(task) == [Canceled(task, ok=True, was_running=True)]
+    assert w.cancel(task) == [Cancelled(task, ok=True, was_running=True)]
     assert (w.state(task), w.task(task).killing, w.task(task).abandoned_at) == ("RUNNING", 1, w.now)
     assert w.beat("b1", run) == [(task, 1)]
     w.finish(run, 23)
-    assert (w.state(task), w.task(task).reason, w.last_run(task).exit_code) == ("KILLED", "canceled", 23)
+    assert (w.state(task), w.task(task).reason, w.last_run(task).exit_code) == ("KILLED", "cancelled", 23)
 
 
 def test_a_killed_task_that_succeeds_all_the_same_is_killed(w):
@@ -66,18 +66,18 @@ def test_a_killed_task_whose_bot_is_lost_is_killed(w):
 def test_a_running_task_may_be_spared(w):
     task = w.submit()
     w.take("b1")
-    assert w.cancel(task, kill_running=False) == [Canceled(task, ok=False, was_running=True)]
+    assert w.cancel(task, kill_running=False) == [Cancelled(task, ok=False, was_running=True)]
     assert w.task(task).killing == 0
 
 
-def test_what_has_ended_cannot_be_canceled(w):
+def test_what_has_ended_cannot_be_cancelled(w):
     task = w.submit()
     w.do_one("b1")
-    assert w.cancel(task) == [Canceled(task, ok=False, was_running=False)]
+    assert w.cancel(task) == [Cancelled(task, ok=False, was_running=False)]
     assert w.state(task) == "SUCCEEDED"
 
 
-def test_canceling_twice_is_the_same_as_once(w):
+def test_cancelling_twice_is_the_same_as_once(w):
     task = w.submit()
     w.take("b1")
     w.cancel(task)
@@ -85,7 +85,7 @@ def test_canceling_twice_is_the_same_as_once(w):
     assert (w.cancel(task)[0].ok, w.task(task)) == (True, before)
 
 
-def test_many_are_canceled_in_one_call_each_with_its_answer(w):
+def test_many_are_cancelled_in_one_call_each_with_its_answer(w):
     tasks = w.submit_many(2)
     answers = w.cancel(tasks[1], 17, tasks[0])
     assert [(answer.task_id, answer.ok, answer.found) for answer in answers] == [
@@ -93,18 +93,18 @@ def test_many_are_canceled_in_one_call_each_with_its_answer(w):
     ]  # fmt: skip
 
 
-def test_nothing_is_canceled_by_no_ids(w):
+def test_nothing_is_cancelled_by_no_ids(w):
     assert w.cancel() == []
 
 
 # ---------------------------------------------------------------- jobs
 
 
-def test_a_canceled_job_takes_everything_with_it(w):
+def test_a_cancelled_job_takes_everything_with_it(w):
     job = w.job({"a": [], "b": [], "c": ["a"]})
     run = w.take("b1")
     w.do(cancel.cancel_job, job.id)
-    assert sorted(w.states(job).values()) == ["CANCELED", "CANCELED", "RUNNING"]
+    assert sorted(w.states(job).values()) == ["CANCELLED", "CANCELLED", "RUNNING"]
     assert (w.job_state(job), w.beat("b1", run)) == ("CANCELLED", [(run.task_id, 1)])
     w.finish(run, -15)
     assert (w.state(run.task_id), w.job_state(job), w.story(job.id)) == (
@@ -114,7 +114,7 @@ def test_a_canceled_job_takes_everything_with_it(w):
     )
 
 
-def test_canceling_a_job_twice_is_the_same_as_once(w):
+def test_cancelling_a_job_twice_is_the_same_as_once(w):
     job = w.job({"a": []})
     w.do(cancel.cancel_job, job.id)
     before = w.job_row(job)
@@ -129,29 +129,29 @@ def test_a_job_that_has_ended_stays_as_it_is(w):
     assert w.job_state(job) == "SUCCEEDED"
 
 
-def test_a_job_that_waits_for_its_retry_can_be_canceled(w):
+def test_a_job_that_waits_for_its_retry_can_be_cancelled(w):
     job = w.job({"a": [], "b": ["a"]}, max_num_retries=3)
     w.do_one("b1", 1)
     w.do(cancel.cancel_job, job.id)
     w.sweep()
-    assert (w.job_state(job), w.states(job)) == ("CANCELLED", {"a": "FAILED", "b": "CANCELED"})
+    assert (w.job_state(job), w.states(job)) == ("CANCELLED", {"a": "FAILED", "b": "CANCELLED"})
 
 
-def test_a_large_job_is_canceled_in_chunks(w, small_chunks):
+def test_a_large_job_is_cancelled_in_chunks(w, small_chunks):
     job = w.job({str(i): [] for i in range(8)})
     w.carry()
     w.do(cancel.cancel_job, job.id)
-    assert list(w.states(job).values()).count("CANCELED") == 3
+    assert list(w.states(job).values()).count("CANCELLED") == 3
     w.carry()
-    assert set(w.states(job).values()) == {"CANCELED"}
+    assert set(w.states(job).values()) == {"CANCELLED"}
 
 
-def test_a_task_of_a_canceled_job_that_succeeds_too_late_feeds_nobody(w):
+def test_a_task_of_a_cancelled_job_that_succeeds_too_late_feeds_nobody(w):
     job = w.job({"a": [], "b": ["a"]}, nodes={"b": {"requires_policy": "all-resolved"}})
     run = w.take("b1")
     w.do(cancel.cancel_job, job.id)
     w.finish(run)
-    assert w.states(job) == {"a": "KILLED", "b": "CANCELED"}
+    assert w.states(job) == {"a": "KILLED", "b": "CANCELLED"}
     assert w.task(job["b"]).num_succeeded_parents == 0
 
 
@@ -166,7 +166,7 @@ def test_a_job_that_is_not_yours_does_not_exist(w, which):
 # ---------------------------------------------------------------- by tag
 
 
-def test_tasks_are_canceled_by_all_their_tags(w):
+def test_tasks_are_cancelled_by_all_their_tags(w):
     both, one, running = (
         w.submit(tags=["a:1", "b:2"]),
         w.submit(tags=["a:1"]),
@@ -175,7 +175,7 @@ def test_tasks_are_canceled_by_all_their_tags(w):
     w.take("b1")
     w.do(cancel.cancel_tagged, ["a:1", "b:2"], group_id=w.group.id)
     w.carry()
-    assert [w.state(task) for task in (both, one, running)] == ["CANCELED", "READY", "RUNNING"]
+    assert [w.state(task) for task in (both, one, running)] == ["CANCELLED", "READY", "RUNNING"]
     assert w.task(running).killing == 0
 
 
@@ -203,7 +203,7 @@ def test_a_mass_cancel_may_be_bounded_in_time(w):
     now = w.now
     w.do(cancel.cancel_tagged, ["a:1"], group_id=w.group.id, start=now - 20_000_000, end=now - 15_000_000)
     w.carry()
-    assert [w.state(task) for task in tasks] == ["READY", "CANCELED", "READY"]
+    assert [w.state(task) for task in tasks] == ["READY", "CANCELLED", "READY"]
 
 
 def test_a_mass_cancel_touches_only_its_own_group(w):
@@ -217,7 +217,7 @@ def test_a_mass_cancel_goes_on_in_chunks(w, small_chunks):
     tasks = w.submit_many(8, tags=["a:1", "b:2"])
     w.do(cancel.cancel_tagged, ["a:1", "b:2"], group_id=w.group.id)
     w.carry()
-    assert {w.state(task) for task in tasks} == {"CANCELED"}
+    assert {w.state(task) for task in tasks} == {"CANCELLED"}
 
 
 def test_a_mass_cancel_that_finds_nothing_ends(w):
@@ -238,7 +238,7 @@ def test_a_mass_cancel_said_again_with_its_key_means_nothing_new(w):
         w.do(cancel.cancel_tagged, ["b:2"], group_id=w.group.id, request_key="key")
     w.do(cancel.cancel_tagged, ["a:1"], group_id=w.group.id, request_key="another key")
     w.carry()
-    assert w.state(task) == "CANCELED"
+    assert w.state(task) == "CANCELLED"
 
 
 def test_request_keys_that_stand_for_no_task_are_forgotten_in_the_end(w):
@@ -263,7 +263,7 @@ def test_a_mass_cancel_says_how_many_unfinished_tasks_it_is_about_and_says_it_ag
     assert mass("a:1") == 1
     assert mass("a:1", kill_running=True, request_key="key") == 2
     w.carry()
-    assert (w.state(ready), w.task(running).killing) == ("CANCELED", 1)
+    assert (w.state(ready), w.task(running).killing) == ("CANCELLED", 1)
     assert mass("a:1", kill_running=True, request_key="key") == 2
     assert w.read(number_of_key, "cancel", "key", group_id=w.group.id) == 2 * 2 + 1, "two tasks, and that is all"
     assert mass("a:1") == 0

@@ -150,7 +150,7 @@ def test_the_run_of_an_earlier_generation_neither_wins_nor_writes_outputs(w):
     w.rerun(job["a"], force=True, cascade=True)
     w.finish(old, outputs=returned(b"of 1"))
     [run] = w.runs(job["b"])
-    assert (run.state, run.reason, run.exit_code, w.task(job["b"]).instance_id) == ("CANCELED", "superseded", 0, None)
+    assert (run.state, run.reason, run.exit_code, w.task(job["b"]).instance_id) == ("CANCELLED", "superseded", 0, None)
     assert w.column('SELECT COUNT(*) FROM "values" WHERE size IS NOT NULL') == [0]
 
 
@@ -164,13 +164,13 @@ def test_a_running_child_starts_at_once_if_the_new_result_is_there_before_its_ru
 
 
 @pytest.mark.parametrize("kill", [False, True])
-def test_a_task_that_is_canceled_after_the_cascade_does_not_wait_again(beside, kill):
+def test_a_task_that_is_cancelled_after_the_cascade_does_not_wait_again(beside, kill):
     w, job = beside, beside.chain
     w.rerun(job["a"], force=True, cascade=True, kill=kill)
     w.cancel(job["b"])
     assert w.beat("b2", w.old) == [(job["b"], 1)]
     w.finish(w.old, -9)
-    assert (w.states(job)["b"], w.task(job["b"]).reason) == ("CANCELED", "canceled")
+    assert (w.states(job)["b"], w.task(job["b"]).reason) == ("CANCELLED", "cancelled")
 
 
 def test_a_task_that_was_being_killed_before_the_cascade_waits_again(beside):
@@ -327,7 +327,7 @@ def test_a_job_that_is_cancelled_in_a_cascade_stays_cancelled(large):
     step(w)
     w.do(cancel.cancel_job, job.id)
     w.carry()
-    assert (w.job_state(job), w.states(job)["a"], w.job_row(job).num_chunked_work) == ("CANCELLED", "CANCELED", 0)
+    assert (w.job_state(job), w.states(job)["a"], w.job_row(job).num_chunked_work) == ("CANCELLED", "CANCELLED", 0)
 
 
 def test_a_held_task_that_is_released_in_a_cascade_waits_for_its_end(w, small_chunks):

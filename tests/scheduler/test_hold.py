@@ -113,11 +113,11 @@ def test_a_held_retry_that_no_bot_can_do_ends_when_it_is_released(w):
     assert w.state(task) == "NO_RESOURCE"
 
 
-def test_a_held_task_may_be_canceled(w):
+def test_a_held_task_may_be_cancelled(w):
     task = w.submit()
     w.do(hold, task)
     w.cancel(task)
-    assert w.state(task) == "CANCELED"
+    assert w.state(task) == "CANCELLED"
 
 
 def test_a_job_held_as_a_whole_waits(w):

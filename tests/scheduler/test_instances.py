@@ -83,7 +83,7 @@ def test_the_first_finisher_wins_and_the_other_is_stopped(w):
     w.finish(second)
     assert (w.state(w.task_id), w.task(w.task_id).instance_id, w.task(w.task_id).bot_id) == ("SUCCEEDED", 2, "b2")
     assert w.beat("b1", w.first) == [(w.task_id, 1)]
-    assert [run.state for run in w.runs(w.task_id)] == ["CANCELED", "SUCCEEDED"]
+    assert [run.state for run in w.runs(w.task_id)] == ["CANCELLED", "SUCCEEDED"]
 
 
 def test_a_task_shows_the_bot_and_the_start_of_the_winner_also_if_that_began_first(w):

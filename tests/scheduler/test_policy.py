@@ -20,7 +20,7 @@ T = TaskState
 
 def a_task(**given):
     fields = dict.fromkeys(TaskResult.__struct_fields__, 0)
-    return TaskResult(**{**fields, "state": T.RUNNING, "reason": "canceled", "run_number": 1, **given})
+    return TaskResult(**{**fields, "state": T.RUNNING, "reason": "cancelled", "run_number": 1, **given})
 
 
 def a_finish(**given):
@@ -41,8 +41,8 @@ def a_finish(**given):
         ({}, {"io_timeout": True}, 0, Verdict(T.TIMED_OUT, "io_timeout")),
         ({}, {"io_timeout": True}, 1, Verdict(T.READY, "rerun", rerun=True)),
         ({}, {"exit_code": 0, "killed": True}, 3, Verdict(T.KILLED, "killed_on_bot")),
-        ({"killing": 1}, {"exit_code": 0}, 3, Verdict(T.KILLED, "canceled")),
-        ({"killing": 1}, {"hard_timeout": True}, 3, Verdict(T.KILLED, "canceled")),
+        ({"killing": 1}, {"exit_code": 0}, 3, Verdict(T.KILLED, "cancelled")),
+        ({"killing": 1}, {"hard_timeout": True}, 3, Verdict(T.KILLED, "cancelled")),
         ({"run_number": 255}, {"exit_code": 1}, 3, Verdict(T.FAILED, "run_cap")),
         ({"run_number": 255}, {"io_timeout": True}, 3, Verdict(T.TIMED_OUT, "run_cap")),
         ({"run_number": 255}, {"exit_code": 0}, 3, Verdict(T.SUCCEEDED, "")),
@@ -58,7 +58,7 @@ def test_the_end_of_a_run(task, finish, reruns, verdict):
         ({}, 1, Verdict(T.READY, "retry", retried=True)),
         ({}, 0, Verdict(T.BOT_DIED, "lost")),
         ({"num_retries": 1}, 1, Verdict(T.BOT_DIED, "lost")),
-        ({"killing": 1}, 5, Verdict(T.KILLED, "canceled")),
+        ({"killing": 1}, 5, Verdict(T.KILLED, "cancelled")),
         ({"run_number": 255}, 5, Verdict(T.BOT_DIED, "run_cap")),
     ],
 )
@@ -71,7 +71,7 @@ def test_the_loss_of_a_run(task, retries, verdict):
     [
         ({}, Verdict(T.READY, "given_back")),
         ({"num_retries": 9}, Verdict(T.READY, "given_back")),
-        ({"killing": 1}, Verdict(T.CANCELED, "canceled")),
+        ({"killing": 1}, Verdict(T.CANCELLED, "cancelled")),
         ({"run_number": 255}, Verdict(T.BOT_DIED, "run_cap")),
     ],
 )

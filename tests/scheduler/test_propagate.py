@@ -112,7 +112,7 @@ def test_fail_fast_calls_off_the_rest(w):
     [running] = w.claim("b1")
     w.start(running)
     w.fail(a)
-    assert sorted(w.states(job).values()) == ["CANCELED", "CANCELED", "FAILED", "RUNNING"]
+    assert sorted(w.states(job).values()) == ["CANCELLED", "CANCELLED", "FAILED", "RUNNING"]
     assert (w.task(running.task_id).killing, w.job_state(job)) == (1, "RUNNING")
     w.finish(running, -15)
     assert (w.states(job)[job.label(running.task_id)], w.job_state(job)) == ("KILLED", "FAILED")
@@ -123,7 +123,7 @@ def test_fail_fast_reaches_beyond_one_chunk(w, small_chunks):
     w.carry()
     w.fail(w.take("b1"))
     w.carry()
-    assert sorted(w.states(job).values()) == ["CANCELED"] * 7 + ["FAILED"]
+    assert sorted(w.states(job).values()) == ["CANCELLED"] * 7 + ["FAILED"]
     assert w.job_state(job) == "FAILED"
 
 
@@ -199,7 +199,7 @@ def test_ends_that_feed_one_after_the_other_stay_within_one_budget(w, small_chun
 # ---------------------------------------------------------------- triggered tasks
 
 
-def test_the_children_of_an_ended_task_are_canceled(w):
+def test_the_children_of_an_ended_task_are_cancelled(w):
     w.bot("b2")
     parent = w.submit()
     run = w.take("b1")
@@ -208,17 +208,17 @@ def test_the_children_of_an_ended_task_are_canceled(w):
     w.take("b2")
     w.finish(run)
     w.carry()
-    assert [w.state(task) for task in (ready, running, free)] == ["CANCELED", "RUNNING", "READY"]
+    assert [w.state(task) for task in (ready, running, free)] == ["CANCELLED", "RUNNING", "READY"]
     assert (w.task(running).killing, w.task(ready).reason) == (1, "parent_ended")
 
 
-def test_many_children_are_canceled_in_chunks(w, small_chunks):
+def test_many_children_are_cancelled_in_chunks(w, small_chunks):
     parent = w.submit()
     run = w.take("b1")
     children = [w.submit(parent=show_run(parent, run.run)) for _ in range(7)]
     w.finish(run)
     w.carry()
-    assert {w.state(task) for task in children} == {"CANCELED"}
+    assert {w.state(task) for task in children} == {"CANCELLED"}
 
 
 def test_the_children_of_a_task_that_is_retried_go_on(w):

@@ -42,13 +42,13 @@ def test_starting_twice_is_the_same_as_once(running):
     assert (w.start(run).outcome, w.last_run(run.task_id)) == (Outcome.REPEATED, before)
 
 
-def test_a_task_canceled_before_it_began_is_not_begun(world):
+def test_a_task_cancelled_before_it_began_is_not_begun(world):
     world.bot("b1")
     task = world.submit()
     run = world.take("b1", started=False)
     world.cancel(task)
     reply = world.start(run)
-    assert (reply.outcome, reply.stop, world.state(task)) == (Outcome.STALE, True, "CANCELED")
+    assert (reply.outcome, reply.stop, world.state(task)) == (Outcome.STALE, True, "CANCELLED")
 
 
 def test_a_started_task_that_is_being_killed_hears_so_when_it_repeats_itself(running):
@@ -384,13 +384,13 @@ def test_giving_back_what_has_ended_is_stale(running):
     assert w.give_back(run).outcome == Outcome.STALE
 
 
-def test_a_canceled_task_that_is_given_back_is_canceled(world):
+def test_a_cancelled_task_that_is_given_back_is_cancelled(world):
     world.bot("b1")
     task = world.submit()
     run = world.take("b1", started=False)
     world.cancel(task)
     world.give_back(run)
-    assert world.state(task) == "CANCELED"
+    assert world.state(task) == "CANCELLED"
 
 
 def test_a_run_given_back_after_the_deadline_has_no_time(world):

@@ -288,7 +288,7 @@ def test_a_group_is_deleted_under_running_jobs(w):
     w.do(resource_groups.delete_group, w.group.id, force=True)
     w.carry()
     assert w.job_state(job) == "CANCELLED"
-    assert (w.state(job["b"]), w.state(waiting)) == ("CANCELED", "CANCELED")
+    assert (w.state(job["b"]), w.state(waiting)) == ("CANCELLED", "CANCELLED")
     assert {run.task_id for run in runs} == {job["a"], lone}
     assert [w.state(run.task_id) for run in runs] == ["RUNNING", "RUNNING"], "the deletion waits for them"
     with pytest.raises(WrongState):

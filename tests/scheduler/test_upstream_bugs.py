@@ -147,19 +147,19 @@ def test_all_parents_that_succeed_at_the_same_instant_release_the_child_once(w):
     assert w.story(job["c"]) == ["WAITING", "READY"]
 
 
-def test_a_canceled_waiting_task_blocks_is_never_scheduled_and_may_be_rerun(w):
+def test_a_cancelled_waiting_task_blocks_is_never_scheduled_and_may_be_rerun(w):
     job = w.job({"a": [], "b": ["a"], "z": []}, nodes={"a": {"priority": 1}})
     w.cancel(job["b"])
     w.do_one("b1")
-    assert (w.states(job)["b"], blocked(w, job)) == ("CANCELED", 1)
+    assert (w.states(job)["b"], blocked(w, job)) == ("CANCELLED", 1)
     assert w.rerun(job["b"]).state == "READY"
 
 
-def test_canceling_a_graph_is_one_decision(w):
+def test_cancelling_a_graph_is_one_decision(w):
     job = w.job({"a": [], "b": ["a"], "c": []})
     run = w.take("b1")
     w.do(cancel.cancel_job, job.id)
-    assert (w.job_state(job), sorted(w.states(job).values())) == ("CANCELLED", ["CANCELED", "CANCELED", "RUNNING"])
+    assert (w.job_state(job), sorted(w.states(job).values())) == ("CANCELLED", ["CANCELLED", "CANCELLED", "RUNNING"])
     assert w.beat("b1", run) == [(run.task_id, 1)]
 
 
@@ -333,7 +333,7 @@ def test_a_task_whose_dependency_is_broken_may_be_forced(w):
     assert w.rerun(job["b"], force=True).state == "READY"
 
 
-def test_a_sealed_graph_cannot_grow_and_can_be_canceled(w):
+def test_a_sealed_graph_cannot_grow_and_can_be_cancelled(w):
     job = w.job({"a": []})
     w.do(extend.seal, job.id, group_id=w.group.id)
     with pytest.raises(WrongState):

@@ -54,7 +54,7 @@ class Server(FunctionServer):
 
     def cancel(self, task_id: str) -> str:
         self.cancelled.append(task_id)
-        return "CANCELED"
+        return "CANCELLED"
 
 
 @pytest.fixture

@@ -301,7 +301,7 @@ def test_a_failed_task_raises_its_own_class_with_everything_known():
 def test_a_task_that_was_cancelled_because_of_another_raises_the_other_ones_error():
     answers = [
         submitted("half", "half-2"),
-        results(outcome("half-2", state="CANCELED", reason="fail_fast")),
+        results(outcome("half-2", state="CANCELLED", reason="fail_fast")),
         job_info("FAILED", "half"),
         results(outcome("half", state="FAILED", error=ERROR)),
     ]

@@ -301,7 +301,7 @@ def test_a_stream_ends_when_its_token_is_revoked(server, path):
         up_to(connection, b"\n\n\r\n")
         assert server.delete(f"/api/v1/tokens/{made['id']}")[0] == 200
         assert server.post(f"/api/v1/tasks/{task['task_id']}/cancel")[0] == 200
-        assert b"CANCELED" not in up_to(connection, b"0\r\n\r\n")
+        assert b"CANCELLED" not in up_to(connection, b"0\r\n\r\n")
 
 
 def deaf(server, said: bytes) -> socket.socket:

@@ -233,9 +233,9 @@ def test_a_task_that_waits_is_cancelled_for_both(two_servers, lane):
     one, two = two_servers
     bot = a_bot(two, lane)
     (made,) = two.post("/api/v1/tasks", {"tasks": [a_task(lane)]})[1]["tasks"]
-    assert one.post(f"/api/v1/tasks/{made['task_id']}/cancel")[1]["state"] == "CANCELED"
+    assert one.post(f"/api/v1/tasks/{made['task_id']}/cancel")[1]["state"] == "CANCELLED"
     assert bot.exchange()["tasks"] == []
-    assert two.get(f"/api/v1/tasks/{made['task_id']}")[1]["result"]["state"] == "CANCELED"
+    assert two.get(f"/api/v1/tasks/{made['task_id']}")[1]["result"]["state"] == "CANCELLED"
 
 
 def test_a_killed_server_costs_nothing_but_a_repeated_call(two_servers, lane):

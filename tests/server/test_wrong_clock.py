@@ -36,7 +36,7 @@ def state(server, task_id):
 def an_ended_and_a_waiting_task(server):
     ended, waiting = submit(server), submit(server)
     assert server.post(f"/api/v1/tasks/{ended}/cancel")[0] == 200
-    assert (state(server, ended), state(server, waiting)) == ("CANCELED", "READY")
+    assert (state(server, ended), state(server, waiting)) == ("CANCELLED", "READY")
     return ended, waiting
 
 
@@ -65,7 +65,7 @@ def test_a_jump_of_the_clock_destroys_nothing_and_is_told(clock, ahead_s):
         assert abs(metric(server, "myrmidon_clock_skew_seconds") + ahead_s) < DAY_S
         clock.set(ahead_s=0)
         wait_for(lambda: state(server, late) == "EXPIRED")
-        assert (state(server, ended), state(server, waiting)) == ("CANCELED", "READY")
+        assert (state(server, ended), state(server, waiting)) == ("CANCELLED", "READY")
         assert server.get("/readyz")[0] == 200
         wait_for(lambda: "clocks agree again" in server.log)
 
@@ -77,7 +77,7 @@ def test_a_jump_that_the_database_does_not_share_is_not_seen_at_all(clock, db_ur
         ended, waiting = an_ended_and_a_waiting_task(server)
         clock.set(ahead_s=31 * DAY_S)
         let_one_expire(server)
-        assert (state(server, ended), state(server, waiting)) == ("CANCELED", "READY")
+        assert (state(server, ended), state(server, waiting)) == ("CANCELLED", "READY")
         assert server.get("/readyz")[0] == 200
 
 
@@ -89,7 +89,7 @@ def test_a_start_under_a_wrong_clock_deletes_nothing_for_an_hour_and_says_so(clo
         clock.set(ahead_s=31 * DAY_S)
         server.start()
         let_one_expire(server)
-        assert state(server, ended) == "CANCELED"
+        assert state(server, ended) == "CANCELLED"
         assert "nothing old is deleted for a while" in server.log
         assert metric(server, "myrmidon_retention_wait_seconds") > 0
         shell = Terminal(tmp_path / "home", MYRMIDON_SERVER=server.url, MYRMIDON_TOKEN=server.token)
@@ -98,7 +98,7 @@ def test_a_start_under_a_wrong_clock_deletes_nothing_for_an_hour_and_says_so(clo
         clock.set(ahead_s=0)
         server.start()
         let_one_expire(server)
-        assert state(server, ended) == "CANCELED"
+        assert state(server, ended) == "CANCELLED"
         assert metric(server, "myrmidon_retention_wait_seconds") == 0
 
 

@@ -60,7 +60,7 @@ def _come_and_go(page: Page, api: Api, number: int) -> None:
     made = api.call("POST", "/api/v1/tasks", {"tasks": requests})["tasks"]
     api.call("POST", "/api/v1/tasks/batch", {"action": "cancel", "task_ids": [task["task_id"] for task in made]})
     row = page.get_by_role("row").filter(has=page.get_by_role("link", name=names[-1], exact=True))
-    expect(row.get_by_text("canceled")).to_be_visible()
+    expect(row.get_by_text("cancelled")).to_be_visible()
 
 
 def _usage(page: Page) -> Usage:

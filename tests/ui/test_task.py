@@ -39,7 +39,7 @@ def test_a_task_that_no_bot_can_run_says_which_dimension_is_missing(visit: Visit
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_text(f"myrmidon task cancel {task}")).to_be_visible()
     dialog.get_by_role("button", name="Cancel", exact=True).click()
-    expect(page.get_by_role("heading", name="canceled wants a gpu")).to_be_visible()
+    expect(page.get_by_role("heading", name="cancelled wants a gpu")).to_be_visible()
 
 
 @pytest.mark.short

@@ -30,7 +30,7 @@ EXPIRED: Final = 121
 NO_RESOURCE: Final = 122
 BOT_DIED: Final = 123
 TIMED_OUT: Final = 124
-CANCELED: Final = 125
+CANCELLED: Final = 125
 NOT_EXECUTABLE: Final = 126
 PROGRAM_NOT_FOUND: Final = 127
 INTERRUPTED: Final = 130
@@ -51,7 +51,7 @@ MEANINGS: Final[Mapping[int, str]] = {
     NO_RESOURCE: "No live bot could ever run the task (NO_RESOURCE).",
     BOT_DIED: "The bot was lost or could not prepare the task (BOT_DIED, CLIENT_ERROR).",
     TIMED_OUT: "The task exceeded a time limit (TIMED_OUT), or the job its deadline.",
-    CANCELED: "The task (CANCELED, KILLED) or the job (CANCELLED) was cancelled.",
+    CANCELLED: "The task (CANCELLED, KILLED) or the job (CANCELLED) was cancelled.",
     NOT_EXECUTABLE: "The program of the task could not be started, for example because it is not executable.",
     PROGRAM_NOT_FOUND: "The program of the task was not found on the bot.",
     INTERRUPTED: "Interrupted with Ctrl-C.",
@@ -75,8 +75,8 @@ _BY_STATE: Final = {
     "BOT_DIED": BOT_DIED,
     "CLIENT_ERROR": BOT_DIED,
     "TIMED_OUT": TIMED_OUT,
-    "CANCELED": CANCELED,
-    "KILLED": CANCELED,
+    "CANCELLED": CANCELLED,
+    "KILLED": CANCELLED,
 }
 
 _BY_ERROR: Final[tuple[tuple[type[errors.CallFailed], int], ...]] = (
@@ -113,7 +113,7 @@ def of_job(job: JobInfo) -> int:
     if job.state == "SUCCEEDED":
         return OK
     if job.state == "CANCELLED":
-        return CANCELED
+        return CANCELLED
     late = job.ended_at is not None and job.ended_at >= job.deadline_at
     return TIMED_OUT if late else FAILED
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from myrmidon.sdk.jobs import Job
     from myrmidon.wire import jobs as wire
 
-FAILED_ITSELF: Final = tuple(state for state in FAILED if state not in ("CANCELED", "KILLED"))
+FAILED_ITSELF: Final = tuple(state for state in FAILED if state not in ("CANCELLED", "KILLED"))
 MAX_DETAILS: Final = 5
 _MAX_READ: Final = 1_000
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_TREE: Final = 500
 _COLOURS: Final = {
-    "SUCCEEDED": "#2e7d32", "RUNNING": "#f9a825", "READY": "#0288d1", "WAITING": "#90a4ae", "CANCELED": "#8e24aa",
+    "SUCCEEDED": "#2e7d32", "RUNNING": "#f9a825", "READY": "#0288d1", "WAITING": "#90a4ae", "CANCELLED": "#8e24aa",
     "KILLED": "#8e24aa",
 }  # fmt: skip
 _FAILED_COLOUR: Final = "#c62828"

@@ -29,7 +29,7 @@ _COLOURS: Final = {
     "READY": "cyan",
     "RUNNING": "yellow",
     "SUCCEEDED": "green",
-    "CANCELED": "magenta",
+    "CANCELLED": "magenta",
     "KILLED": "magenta",
     "idle": "green",
     "busy": "yellow",

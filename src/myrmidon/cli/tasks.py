@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 STATES = (
     "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED",
-    "EXPIRED", "CANCELED", "KILLED", "NO_RESOURCE", "CLIENT_ERROR",
+    "EXPIRED", "CANCELLED", "KILLED", "NO_RESOURCE", "CLIENT_ERROR",
 )  # fmt: skip
 _TASK_ARGUMENT = click.argument("task_id", metavar="TASK", type=TaskName())
 _TAG_OPTION = ("--tag", "-t", "tags")

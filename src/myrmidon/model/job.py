@@ -17,7 +17,7 @@ from myrmidon.model.task_request import TaskRequest, encode_task
 
 
 class FailurePolicy(StrEnum):
-    """What a failed task does to its job: other branches continue, or everything is canceled."""
+    """What a failed task does to its job: other branches continue, or everything is cancelled."""
 
     CONTINUE = "continue"
     FAIL_FAST = "fail-fast"

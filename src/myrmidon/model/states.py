@@ -4,10 +4,10 @@
                +---------------+             +-------------------------+
                v               |             v                         |
     WAITING ---+------------> READY ------------------> RUNNING -------+--> SUCCEEDED FAILED TIMED_OUT
-       |                       |                                            BOT_DIED CANCELED KILLED
+       |                       |                                            BOT_DIED CANCELLED KILLED
        |                       |                                            CLIENT_ERROR
-       |                       +--> EXPIRED CANCELED NO_RESOURCE BOT_DIED (a retry that expires)
-       +--> SUCCEEDED (deduped) NO_RESOURCE CANCELED EXPIRED
+       |                       +--> EXPIRED CANCELLED NO_RESOURCE BOT_DIED (a retry that expires)
+       +--> SUCCEEDED (deduped) NO_RESOURCE CANCELLED EXPIRED
 
 A final state is left only by a rerun or a job retry, and those start a new *generation*. A running task goes back to
 WAITING only if a parent runs again with its descendants: its new generation begins at once, and the runs of the last
@@ -35,7 +35,7 @@ class TaskState(StrEnum):
     TIMED_OUT = "TIMED_OUT"
     BOT_DIED = "BOT_DIED"
     EXPIRED = "EXPIRED"
-    CANCELED = "CANCELED"
+    CANCELLED = "CANCELLED"
     KILLED = "KILLED"
     NO_RESOURCE = "NO_RESOURCE"
     CLIENT_ERROR = "CLIENT_ERROR"
@@ -50,7 +50,7 @@ class RunState(StrEnum):
     TIMED_OUT = "TIMED_OUT"
     BOT_DIED = "BOT_DIED"
     EXPIRED = "EXPIRED"
-    CANCELED = "CANCELED"
+    CANCELLED = "CANCELLED"
     KILLED = "KILLED"
     NO_RESOURCE = "NO_RESOURCE"
     CLIENT_ERROR = "CLIENT_ERROR"
@@ -80,10 +80,10 @@ RUN_FINAL: Final = frozenset(set(RunState) - {RunState.RUNNING})
 JOB_FINAL: Final = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 
 MOVES: Final[Mapping[TaskState, frozenset[TaskState]]] = {
-    _T.WAITING: frozenset({_T.READY, _T.SUCCEEDED, _T.NO_RESOURCE, _T.CANCELED, _T.EXPIRED}),
-    _T.READY: frozenset({_T.READY, _T.RUNNING, _T.WAITING, _T.EXPIRED, _T.CANCELED, _T.NO_RESOURCE, _T.BOT_DIED}),
+    _T.WAITING: frozenset({_T.READY, _T.SUCCEEDED, _T.NO_RESOURCE, _T.CANCELLED, _T.EXPIRED}),
+    _T.READY: frozenset({_T.READY, _T.RUNNING, _T.WAITING, _T.EXPIRED, _T.CANCELLED, _T.NO_RESOURCE, _T.BOT_DIED}),
     _T.RUNNING: frozenset(
-        {_T.RUNNING, _T.READY, _T.WAITING, _T.SUCCEEDED, _T.FAILED, _T.TIMED_OUT, _T.BOT_DIED, _T.CANCELED, _T.KILLED}
+        {_T.RUNNING, _T.READY, _T.WAITING, _T.SUCCEEDED, _T.FAILED, _T.TIMED_OUT, _T.BOT_DIED, _T.CANCELLED, _T.KILLED}
         | {_T.CLIENT_ERROR}
     ),
     **dict.fromkeys(sorted(FINAL), _AGAIN),

@@ -23,7 +23,7 @@ from myrmidon.store.tables.request_key import for_number
 from myrmidon.store.views.task_search import TaskSearch, count_by_state
 
 
-class Canceled(Struct, frozen=True):
+class Cancelled(Struct, frozen=True):
     """The result for one task; not ``ok`` if it had ended, or is running and ``kill_running`` was false."""
 
     task_id: int
@@ -39,9 +39,9 @@ def cancel(
     now: Micros,
     ids: IdSource,
     kill_running: bool = True,
-    reason: str = "canceled",
+    reason: str = "cancelled",
     rules: Rules = DEFAULT_RULES,
-) -> list[Canceled]:
+) -> list[Cancelled]:
     """Cancel tasks; one result each, in the given order. Idempotent."""
     uow = UnitOfWork(tx, now, ids, rules)
     results = cancel_locked(uow, task_ids, kill_running=kill_running, reason=reason)
@@ -49,20 +49,20 @@ def cancel(
     return results
 
 
-def cancel_locked(uow: UnitOfWork, task_ids: Sequence[int], *, kill_running: bool, reason: str) -> list[Canceled]:
+def cancel_locked(uow: UnitOfWork, task_ids: Sequence[int], *, kill_running: bool, reason: str) -> list[Cancelled]:
     """Lock tasks and cancel them; the caller propagates their ends."""
     tasks = uow.lock(task_ids)
     results = []
     for task_id in task_ids:
         task = tasks.get(task_id)
         if task is None or uow.is_staged(task):
-            results.append(Canceled(task_id, ok=False, was_running=False, found=False))
+            results.append(Cancelled(task_id, ok=False, was_running=False, found=False))
             continue
         running = task.state == TaskState.RUNNING
         ok = not task.final and (kill_running or not running)
         if ok:
             cancel_or_kill(uow, task, reason)
-        results.append(Canceled(task_id, ok=ok, was_running=running))
+        results.append(Cancelled(task_id, ok=ok, was_running=running))
     return results
 
 
@@ -81,7 +81,7 @@ def cancel_job(
     job = uow.jobs.get(job_id)
     if job is None or job.staged or (group_id is not None and job.resource_group_id != group_id):
         raise NotFound("job", show_task(job_id))
-    if begin_cancel(uow, job, "job_canceled"):
+    if begin_cancel(uow, job, "job_cancelled"):
         propagate(uow)
     return job
 
@@ -96,7 +96,7 @@ def begin_cancel(uow: UnitOfWork, job: Job, reason: str) -> bool:
 
 
 class TagSelection(Struct, frozen=True, kw_only=True):
-    """The arguments of canceling by tags: tasks of a group that have all the tags and an id below ``until``."""
+    """The arguments of cancelling by tags: tasks of a group that have all the tags and an id below ``until``."""
 
     tags: list[str]
     until: int
@@ -131,7 +131,7 @@ def cancel_tagged(
     request_key: str | None = None,
     rules: Rules = DEFAULT_RULES,
 ) -> TaggedCancel:
-    """Start canceling all unfinished tasks that have all these tags and were created until now.
+    """Start cancelling all unfinished tasks that have all these tags and were created until now.
 
     Tasks that terminate a bot are excluded unless ``terminate_tasks`` is true. A repetition with the same request key
     does nothing and returns the same number, so that it does not cancel tasks created since.
@@ -182,7 +182,7 @@ def cancel_tagged_chunk(uow: UnitOfWork, work: ChunkedWork, n: int) -> int | Non
     selected = [i for i in tagged if requests[i].resource_group_id == selection.group_id]
     excluded = set() if selection.terminate_tasks else task_request.terminate_tasks(uow.tx, selected)
     selected = [i for i in selected if i not in excluded]
-    cancel_locked(uow, selected, kill_running=selection.kill_running, reason="canceled")
+    cancel_locked(uow, selected, kill_running=selection.kill_running, reason="cancelled")
     return cursor
 
 

@@ -103,7 +103,7 @@ def judge_lost(task: TaskResult, why: str, *, retries: int) -> Verdict:
 def judge_unstarted(task: TaskResult) -> Verdict:
     """The verdict when a claimed run never started: the task is queued again, and no retry is counted."""
     if task.killing:
-        return Verdict(TaskState.CANCELED, task.reason)
+        return Verdict(TaskState.CANCELLED, task.reason)
     return _requeue_unless_capped(task, Verdict(TaskState.READY, "given_back"), TaskState.BOT_DIED)
 
 
@@ -113,7 +113,7 @@ def judge_outdated(task: TaskResult) -> Verdict:
     A cancellation since then belongs to the present generation, which has not started.
     """
     if task.killing and task.reason != PARENT_RERUN:
-        return Verdict(TaskState.CANCELED, task.reason)
+        return Verdict(TaskState.CANCELLED, task.reason)
     return Verdict(TaskState.WAITING, PARENT_RERUN)
 
 

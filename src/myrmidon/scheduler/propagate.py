@@ -155,11 +155,11 @@ def _is_before(parent: int, first_incomplete: int | None) -> bool:
     return first_incomplete is None or parent < first_incomplete
 
 
-# ---------------------------------------------------------------- canceling
+# ---------------------------------------------------------------- cancelling
 
 
 class CancelArgs(Struct, frozen=True):
-    """The arguments of canceling a job: the reason of its tasks."""
+    """The arguments of cancelling a job: the reason of its tasks."""
 
     reason: str
 
@@ -195,7 +195,7 @@ def cancel_or_kill(uow: UnitOfWork, task: TaskResult, reason: str) -> None:
             task.abandoned_at = uow.now
             uow.touch(task)
     elif not task.final:
-        uow.move(task, TaskState.CANCELED, reason)
+        uow.move(task, TaskState.CANCELLED, reason)
 
 
 # ---------------------------------------------------------------- jobs

@@ -168,8 +168,8 @@ class _ReportHandler:
         if run.started_at is not None:
             return Reply(Outcome.REPEATED, stop=bool(task.killing))
         if task.killing:
-            self.uow.end_run(run, RunState.CANCELED, task.reason)
-            self._end(task, run, Verdict(TaskState.CANCELED, task.reason))
+            self.uow.end_run(run, RunState.CANCELLED, task.reason)
+            self._end(task, run, Verdict(TaskState.CANCELLED, task.reason))
             return _STALE
         now = self.uow.now
         run.started_at = now
@@ -194,7 +194,7 @@ class _ReportHandler:
         if item.stats is not None:
             self.stats.append((run.task_id, run.run, item.stats))
         if run.generation != task.generation:
-            self.uow.end_run(run, RunState.CANCELED, SUPERSEDED)
+            self.uow.end_run(run, RunState.CANCELLED, SUPERSEDED)
             self._end(task, run, judge_outdated(task))
             return _ACCEPTED
         verdict = judge_finish(task, item, reruns=0 if item.clean else self._run_policy(task).max_num_retries)
@@ -227,7 +227,7 @@ class _ReportHandler:
     def _give_back(self, task: TaskResult, run: TaskRun) -> Reply:
         if run.started_at is not None:
             return _CONFLICT
-        self.uow.end_run(run, RunState.CANCELED, "given_back")
+        self.uow.end_run(run, RunState.CANCELLED, "given_back")
         self._end(task, run, judge_unstarted(task))
         return _ACCEPTED
 

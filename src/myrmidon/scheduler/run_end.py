@@ -50,7 +50,7 @@ def apply_verdict(uow: UnitOfWork, task: TaskResult, run: TaskRun, verdict: Verd
             grant_again(uow, task, others)
         return False
     for other in others:
-        uow.end_run(other, RunState.CANCELED, SUPERSEDED)
+        uow.end_run(other, RunState.CANCELLED, SUPERSEDED)
     _show_run(uow, task, run)
     if verdict.state == READY:
         task.num_retries += int(verdict.retried)

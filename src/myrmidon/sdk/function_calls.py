@@ -31,7 +31,7 @@ from myrmidon.wire.values import TaskOutcome
 
 T = TypeVar("T")
 
-CANCELED: Final = "CANCELED"
+CANCELLED: Final = "CANCELLED"
 CALLS_PER_JOB: Final = 500
 """The server stores a job of so many tasks in one short transaction. Bots run the first jobs while others follow."""
 _HELD_CALLS: Final = 8
@@ -83,7 +83,7 @@ class RemoteFuture(Future[T]):
 
     def end_if_cancelled(self, outcome: TaskOutcome) -> None:
         """Cancel the future if that is why the task has ended: the answer to ``cancel`` may come after the outcome."""
-        if self._cancel_requested and outcome.state == CANCELED:
+        if self._cancel_requested and outcome.state == CANCELLED:
             super().cancel()
 
 
@@ -304,7 +304,7 @@ class FunctionCalls:
     def cancel_task(self, task_id: str) -> bool:
         """Cancel a task that waits for a bot; False if it has started."""
         try:
-            return self._server.cancel(task_id) == CANCELED
+            return self._server.cancel(task_id) == CANCELLED
         except CallFailed:
             return False
 

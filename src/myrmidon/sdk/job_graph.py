@@ -10,7 +10,7 @@ from myrmidon.sdk.exit_code import exit_code_text
 if TYPE_CHECKING:
     from myrmidon.wire import jobs as wire
 
-FAILED: Final = ("FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "NO_RESOURCE", "CLIENT_ERROR", "CANCELED", "KILLED")
+FAILED: Final = ("FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "NO_RESOURCE", "CLIENT_ERROR", "CANCELLED", "KILLED")
 """The states of tasks that ended without success."""
 
 _MAX_MESSAGE: Final = 200

@@ -19,7 +19,7 @@ from myrmidon.sdk.wait_reasons import WaitReasons
 from myrmidon.wire.jobs import JobInfo
 from myrmidon.wire.values import TaskOutcome
 
-CONSEQUENCES: Final = ("CANCELED", "KILLED")
+CONSEQUENCES: Final = ("CANCELLED", "KILLED")
 """How the other tasks of a job end when one has failed and the job fails fast."""
 _FIRST_WAIT_S: Final = 1.0
 _LONGEST_WAIT_S: Final = 10.0

@@ -16,7 +16,7 @@ Micros: TypeAlias = int
 Moment = Annotated[int, Meta(ge=0, le=9_000_000_000_000_000)]
 """A time in a request. The maximum is in the year 2255: ids cannot hold times beyond 2288."""
 TaskStateName = Literal[
-    "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELED", "KILLED",
+    "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELLED", "KILLED",
     "NO_RESOURCE", "CLIENT_ERROR",
 ]  # fmt: skip
 

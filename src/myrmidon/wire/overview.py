@@ -28,7 +28,7 @@ class TaskSeries(Struct, frozen=True, kw_only=True):
     submitted: list[int]
     succeeded: list[int]
     failed: list[int]
-    canceled: list[int]
+    cancelled: list[int]
 
 
 class StuckItem(Struct, frozen=True, kw_only=True):

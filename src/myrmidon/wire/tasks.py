@@ -238,7 +238,7 @@ class CancelBody(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cancelled(Struct, frozen=True):
-    """``ok``: the task was canceled or killed, or is being killed. Repeated calls get the same response."""
+    """``ok``: the task was cancelled or killed, or is being killed. Repeated calls get the same response."""
 
     task_id: str
     ok: bool

@@ -85,7 +85,7 @@ def test_a_function_that_takes_too_long_is_ended_after_its_grace_period(server: 
     assert (report["hard_timeout"], report["exit_code"]) == (True, -15)
 
 
-def test_a_function_that_is_canceled_ends_and_the_next_one_runs(server: Stub, notes: Path):
+def test_a_function_that_is_cancelled_ends_and_the_next_one_runs(server: Stub, notes: Path):
     each = call(server, "touch_and_wait", str(notes / "begun"), str(notes / "never"))
     server.until(lambda: has_begun(notes / "begun"))
     with server.change:
@@ -96,7 +96,7 @@ def test_a_function_that_is_canceled_ends_and_the_next_one_runs(server: Stub, no
     assert outputs(run(server, "echo", 1)) == [1]
 
 
-def test_a_function_that_is_canceled_before_it_begins_is_given_back(interpreter: str, notes: Path, tmp_path: Path):
+def test_a_function_that_is_cancelled_before_it_begins_is_given_back(interpreter: str, notes: Path, tmp_path: Path):
     """A bot claims several functions at once if it does not know yet that they take long."""
     with Stub() as server, a_bot_with_slots(server, tmp_path / "new", 1, python=interpreter):
         with server.change:

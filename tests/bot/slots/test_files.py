@@ -106,7 +106,7 @@ def test_a_server_that_fails_for_a_while_costs_no_run(server: Stub):
     assert run(server, "echo", "v" * 9999)["outputs"][0]["payload"]["size"] == 10_002
 
 
-def test_a_function_that_is_canceled_while_its_input_is_fetched_ends(server: Stub):
+def test_a_function_that_is_cancelled_while_its_input_is_fetched_ends(server: Stub):
     given = a_large(server, "u" * 6666)
     server.fault("/bot/v1/runs/", "hole")
     each = call(server, "length", inputs=[given])

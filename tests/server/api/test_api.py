@@ -174,7 +174,7 @@ def test_only_an_administrator_calls_the_end_of_a_bot_off_and_nobody_repeats_it(
     assert app.post("/api/v1/tasks/cancel", {"tags": ["swarming.terminate:1"]}, token=user).status == 200
     (args,) = app.context.db.engine.read(lambda tx: tx.all("SELECT args FROM chunked_work"))[0]
     assert '"terminate_tasks":false' in args
-    assert app.post(f"{order}/cancel").json["state"] == "CANCELED"
+    assert app.post(f"{order}/cancel").json["state"] == "CANCELLED"
     for who in (user, app.token("admin")):
         assert app.post(f"{order}/rerun", {"force": True}, token=who).code == "wrong_state"
 
@@ -296,14 +296,14 @@ def test_a_late_copy_of_a_cancel_leaves_alone_what_was_run_again(any_app):
     app = any_app
     task, other = app.submit(a_task(), a_task())
     path, key = f"/api/v1/tasks/{task}", {"Idempotency-Key": "c1"}
-    assert app.post(f"{path}/cancel", headers=key).json["state"] == "CANCELED"
+    assert app.post(f"{path}/cancel", headers=key).json["state"] == "CANCELLED"
     assert app.post(f"{path}/cancel", headers=key).json["ok"]
     assert app.post(f"{path}/rerun").json["generation"] == 2
     assert app.post(f"{path}/cancel", headers=key).json["state"] == "READY"
     refused = app.post(f"{path}/cancel", {"kill_running": True}, headers=key)
     assert (refused.status, refused.code) == (409, "request.conflict")
-    assert app.post(f"/api/v1/tasks/{other}/cancel", headers=key).json["state"] == "CANCELED"
-    assert app.post(f"{path}/cancel", headers={"Idempotency-Key": "c2"}).json["state"] == "CANCELED"
+    assert app.post(f"/api/v1/tasks/{other}/cancel", headers=key).json["state"] == "CANCELLED"
+    assert app.post(f"{path}/cancel", headers={"Idempotency-Key": "c2"}).json["state"] == "CANCELLED"
 
 
 def test_a_late_copy_of_what_was_said_of_a_bot_changes_nothing(any_app):

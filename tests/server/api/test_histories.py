@@ -439,7 +439,7 @@ def test_a_selection_is_cancelled_and_run_again_and_the_preview_is_right(app, mo
     for dry_run in (True, False):
         assert change(app, "cancel", asked, dry_run=dry_run) == (3, [running, unknown, "nope"])
     states = {task["task_id"]: task["state"] for task in app.get("/api/v1/tasks").json["tasks"]}
-    assert sorted(states.values()) == ["CANCELED"] * 3 + ["RUNNING"]
+    assert sorted(states.values()) == ["CANCELLED"] * 3 + ["RUNNING"]
     assert change(app, "cancel", [running], kill_running=True, dry_run=True) == (1, [])
     worker.finish(run)
     for dry_run in (True, False):

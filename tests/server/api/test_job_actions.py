@@ -68,7 +68,7 @@ def test_a_cancelled_job_ends_all_its_tasks(app):
     assert app.post(f"/api/v1/jobs/{job}/cancel").json["state"] == "CANCELLED"
     drain(app)
     left = states(app, job)
-    assert (left["build"], left["report"]) == ("RUNNING", "CANCELED")
+    assert (left["build"], left["report"]) == ("RUNNING", "CANCELLED")
     assert app.get(f"/api/v1/jobs/{job}/tasks?state=RUNNING").json["tasks"][0]["killing"] is True
     finish(app, build, -9)
     assert work(app) == []

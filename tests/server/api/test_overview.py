@@ -57,7 +57,7 @@ def test_charts_count_what_began_and_ended_in_each_step(app, window, steps):
     assert count_events(app) > 0
     assert count_events(app) == 0, "each event counts once"
     series = app.get(f"{OVERVIEW}?window={window}").json["series"]
-    names = ("submitted", "succeeded", "failed", "canceled")
+    names = ("submitted", "succeeded", "failed", "cancelled")
     assert {len(series[name]) for name in names} == {steps}
     assert [sum(series[name]) for name in names] == [3, 1, 0, 1]
     assert series["start"] + steps * series["step"] > app.context.now()

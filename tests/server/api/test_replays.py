@@ -198,12 +198,12 @@ def test_a_mass_cancel_that_is_said_again_does_not_mean_what_came_meanwhile(outs
     old, new = (a_task(tags=["meant:yes"]) for _ in range(2))
     (meant,) = outside.submit(old)
     assert outside.server.post("/api/v1/tasks/cancel", call, headers=key)[0] == 200
-    wait_for(lambda: state_of(outside.server, meant) == "CANCELED")
+    wait_for(lambda: state_of(outside.server, meant) == "CANCELLED")
     (spared,) = outside.submit(new)
     assert outside.server.post("/api/v1/tasks/cancel", call, headers=key)[0] == 200
     (third,) = outside.submit(a_task(tags=["other:yes"]))
     assert outside.server.post("/api/v1/tasks/cancel", {"tags": ["other:yes"]})[0] == 200
-    wait_for(lambda: state_of(outside.server, third) == "CANCELED")
+    wait_for(lambda: state_of(outside.server, third) == "CANCELLED")
     assert state_of(outside.server, spared) == "READY"
     status, refused = outside.server.post("/api/v1/tasks/cancel", {"tags": ["other:yes"]}, headers=key)
     assert (status, refused["error"]["code"]) == (409, "request.conflict")

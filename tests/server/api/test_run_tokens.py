@@ -71,7 +71,7 @@ def test_it_cancels_what_it_added_and_nothing_else(app):
     (lone,) = app.submit(a_task())
     for task in (other, lone, run["task_id"]):
         assert app.post(f"/api/v1/tasks/{task}/cancel", token=token).status == 404
-    assert app.post(f"/api/v1/tasks/{added}/cancel", token=token).json["state"] == "CANCELED"
+    assert app.post(f"/api/v1/tasks/{added}/cancel", token=token).json["state"] == "CANCELLED"
     assert app.get(f"/api/v1/tasks/{other}").json["result"]["state"] == "READY"
 
 

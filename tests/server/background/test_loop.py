@@ -164,7 +164,7 @@ def test_consequences_that_are_too_wide_for_one_transaction_are_carried_on_soon(
             )
             while await context.db.read(partial(drains.pending, n=1)):  # noqa: ASYNC110 - nothing tells of it
                 await asyncio.sleep(0.01)
-            assert {await state_of(context, shown) for shown in ids} == {"CANCELED"}
+            assert {await state_of(context, shown) for shown in ids} == {"CANCELLED"}
 
     run(story)
 

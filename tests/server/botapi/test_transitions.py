@@ -22,7 +22,7 @@ from tests.server.wire import WireBot, wait_for
 
 pytestmark = pytest.mark.untraced
 
-NEVER_RAN = {"EXPIRED", "CANCELED", "NO_RESOURCE"}
+NEVER_RAN = {"EXPIRED", "CANCELLED", "NO_RESOURCE"}
 FINAL = {"SUCCEEDED", "FAILED", "TIMED_OUT", "KILLED", "CLIENT_ERROR", "BOT_DIED", *NEVER_RAN}
 _names = itertools.count(1)
 _stories: dict[str, list[str]] = {}
@@ -172,11 +172,11 @@ def test_pending_to_expired_with_the_last_slice(server):
     assert (result["reason"], result["run"]) == ("expired", None)
 
 
-def test_pending_to_canceled(server):
+def test_pending_to_cancelled(server):
     lane = Lane(server)
     task_id = lane.submit()
-    assert lane.cancel(task_id) == {"task_id": task_id, "ok": True, "state": "CANCELED", "was_running": False}
-    lane.see(task_id, "CANCELED")
+    assert lane.cancel(task_id) == {"task_id": task_id, "ok": True, "state": "CANCELLED", "was_running": False}
+    lane.see(task_id, "CANCELLED")
     assert lane.bot.exchange()["tasks"] == [], "the right to start it is gone in the same moment"
     assert lane.cancel(task_id)["ok"] is True, "and to ask again changes nothing"
 
@@ -206,7 +206,7 @@ def test_running_to_pending_when_a_claim_is_given_back(server):
     assert lane.report("give_back", run) == accepted()
     lane.see(task_id, "READY")
     told = lane.look(task_id)
-    assert [(one["state"], one["exit_code"]) for one in told["runs"]] == [("CANCELED", None)]
+    assert [(one["state"], one["exit_code"]) for one in told["runs"]] == [("CANCELLED", None)]
     assert told["result"]["num_retries"] == 0
 
 
@@ -300,18 +300,18 @@ def test_killing_to_killed_when_the_bot_says_nothing(server):
 
 def _is_killed(lane: Lane, task_id: str) -> None:
     result = lane.see(task_id, "KILLED")
-    assert (result["reason"], result["killing"]) == ("canceled", False)
+    assert (result["reason"], result["killing"]) == ("cancelled", False)
     assert len(lane.look(task_id)["runs"]) == 1, "what was killed is not tried again"
 
 
-def test_killing_to_canceled_when_the_command_had_not_begun(server):
+def test_killing_to_cancelled_when_the_command_had_not_begun(server):
     lane = Lane(server)
     task_id = lane.submit()
     (run,) = lane.bot.work()
     lane.see(task_id, "RUNNING")
     lane.cancel(task_id, kill_running=True)
     assert lane.report("start", run) == STALE
-    lane.see(task_id, "CANCELED")
+    lane.see(task_id, "CANCELLED")
 
 
 @pytest.mark.parametrize("said", ["fault", "nothing"])
@@ -379,7 +379,7 @@ def test_completed_to_pending_by_a_rerun_starts_a_new_generation(server):
     assert server.post(f"/api/v1/tasks/{task_id}/rerun")[1]["generation"] == 2
     lane.see(task_id, "READY")
     lane.cancel(task_id)
-    lane.see(task_id, "CANCELED")
+    lane.see(task_id, "CANCELLED")
     waited = server.post("/api/v1/tasks/wait", {"task_ids": [task_id]})[1]["tasks"][0]
     assert (waited["run"], waited["exit_code"]) == (None, None), "what ran before does not count any more"
 

@@ -132,7 +132,7 @@ def test_a_secret_is_never_shown(swarm):
     assert "c2VjcmV0" not in str(shown)
 
 
-def test_a_task_that_waits_is_canceled(either):
+def test_a_task_that_waits_is_cancelled(either):
     task = either.new("true", dimensions=pairs(pool="default", os="Haiku"), wait_for_capacity=True)
     assert either.call("task.cancel", task_id=task, body={"kill_running": False}) == {"ok": True, "was_running": False}
     done = either.call("task.result", task_id=task)
@@ -264,7 +264,7 @@ def test_a_task_that_triggers_others_is_shown_with_them_and_takes_them_along(swa
 
 
 @pytest.mark.parametrize("kill", [False, True])
-def test_many_are_canceled_by_their_tags(swarm: Swarm, kill: bool) -> None:
+def test_many_are_cancelled_by_their_tags(swarm: Swarm, kill: bool) -> None:
     tag = f"mass:{uuid.uuid4().hex}"
     running = swarm.new(SH, "-c", "echo up; exec sleep 600", tags=[tag, "half:1"])
     wait_for(lambda: swarm.output(running) == "up\n", "the first word")

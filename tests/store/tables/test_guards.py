@@ -31,7 +31,7 @@ def test_a_task_that_changed_under_its_writer_is_not_saved(world: World, n: int)
         yours[ids[0]].state = TaskState.WAITING
         task_result.save(tx, [yours[ids[0]]], world.now)
         for task in mine.values():
-            task.state = TaskState.CANCELED
+            task.state = TaskState.CANCELLED
         task_result.save(tx, list(mine.values()), world.now)
 
     with pytest.raises(BrokenPromise):
@@ -46,12 +46,12 @@ def test_tasks_that_become_alike_are_saved_like_others(world: World, n: int) -> 
     def save(tx: Any) -> None:
         tasks = list(task_result.read(tx, ids).values())
         for task in tasks:
-            task.state, task.reason, task.due_at, task.ready_at = TaskState.CANCELED, "why", 7, None
+            task.state, task.reason, task.due_at, task.ready_at = TaskState.CANCELLED, "why", 7, None
         task_result.save(tx, tasks, world.now)
 
     world.db.write(save)
     for task in world.db.read(lambda tx: task_result.read(tx, ids)).values():
-        assert (task.state, task.reason, task.due_at, task.ready_at) == ("CANCELED", "why", 7, None)
+        assert (task.state, task.reason, task.due_at, task.ready_at) == ("CANCELLED", "why", 7, None)
         assert (task.seq, task.modified_at, task.run_number) == (2, world.now, 0)
 
 

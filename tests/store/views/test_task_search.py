@@ -18,7 +18,7 @@ from myrmidon.store.views.task_search import DEDUPED, MAX_ID, START, TaskSearch
 from tests.world import SECOND, World, a_task, finish
 
 STATES = [
-    (), ("READY", "WAITING"), ("RUNNING",), ("SUCCEEDED", DEDUPED), ("FAILED",), (DEDUPED,), ("CANCELED",),
+    (), ("READY", "WAITING"), ("RUNNING",), ("SUCCEEDED", DEDUPED), ("FAILED",), (DEDUPED,), ("CANCELLED",),
     ("SUCCEEDED", DEDUPED, "FAILED"), ("SUCCEEDED",),
 ]  # fmt: skip
 TERMS: list[list[list[str]]] = [
@@ -158,7 +158,7 @@ def test_a_page_reads_a_bounded_number_of_tasks_and_continues_from_there(world, 
     monkeypatch.setattr(task_search, "SCAN_LIMIT", 10)
     found = rows(world)
     for terms in ([], [["pool:default"]], [["k:a", "k:b"]]):
-        search = TaskSearch(states=("CANCELED",), terms=terms)
+        search = TaskSearch(states=("CANCELLED",), terms=terms)
         assert all_pages(world, search, 50) == [row["id"] for row in brute(found, search)]
 
 

@@ -18,7 +18,7 @@ const ORDER = [
   "NO_RESOURCE",
   "EXPIRED",
   "KILLED",
-  "CANCELED",
+  "CANCELLED",
   "RUNNING",
   "READY",
   "WAITING",

@@ -28,7 +28,7 @@ const REASONS: Record<string, string> = {
   start_failed: "The command could not be started: check that the program exists on the bot and can be executed.",
   bot_lost: "The bot stopped answering while it ran this task.",
   bot_restarted: "The bot was restarted while it ran this task.",
-  canceled: "Somebody canceled it.",
+  cancelled: "Somebody cancelled it.",
   parent_ended: "The task that started it has ended.",
   parent_failed: "A task that it needs did not succeed.",
   hard_timeout: "It ran longer than its execution timeout.",

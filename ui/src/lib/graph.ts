@@ -189,7 +189,7 @@ export function leadingState(counts: Record<string, number>): string {
     "READY",
     "WAITING",
     "KILLED",
-    "CANCELED",
+    "CANCELLED",
     "SUCCEEDED",
   ];
   return order.find((state) => counts[state]) ?? Object.keys(counts)[0] ?? "WAITING";

@@ -32,8 +32,7 @@ const LOOKS: Record<string, StateLook> = {
   TIMED_OUT: { tone: "bad", shape: "clock", words: "ran out of time" },
   BOT_DIED: { tone: "warn", shape: "bolt", words: "lost its bot" },
   EXPIRED: { tone: "warn", shape: "hourglass", words: "waited too long for a bot" },
-  CANCELED: { tone: "off", shape: "slash", words: "was canceled before it ran" },
-  CANCELLED: { tone: "off", shape: "slash", words: "was cancelled" },
+  CANCELLED: { tone: "off", shape: "slash", words: "was cancelled before it ran" },
   KILLED: { tone: "off", shape: "slash", words: "was stopped while it ran" },
   NO_RESOURCE: { tone: "warn", shape: "question", words: "found no bot that matches" },
   CLIENT_ERROR: { tone: "bad", shape: "bang", words: "could not be started as requested" },
@@ -57,7 +56,7 @@ export const TASK_STATES = [
   "TIMED_OUT",
   "BOT_DIED",
   "EXPIRED",
-  "CANCELED",
+  "CANCELLED",
   "KILLED",
   "NO_RESOURCE",
   "CLIENT_ERROR",
@@ -87,7 +86,7 @@ export function isFinal(state: string): boolean {
 
 /** Whether a task ended in a way that somebody should look at. */
 export function isFailure(state: string): boolean {
-  return isFinal(state) && !["SUCCEEDED", "CANCELED", "CANCELLED", "KILLED"].includes(state);
+  return isFinal(state) && !["SUCCEEDED", "CANCELLED", "KILLED"].includes(state);
 }
 
 /** The label of a state: TIMED_OUT is shown as "timed out". */

@@ -68,7 +68,7 @@ export function stripOf(entries: readonly Entry[], now: number): { run: BotRun; 
 const WORDS: Record<string, string> = {
   bot_connected: "connected",
   bot_disconnected: "disconnected",
-  bot_missing: "was not heard of any more",
+  bot_missing: "stopped reporting",
   bot_dead: "was declared dead",
   bot_error: "reported an error",
   bot_log: "wrote",

@@ -62,7 +62,7 @@ class Answers:
     # ---------------------------------------------------------------- reports
 
     def _apply_replies(self, request: ExchangeRequest, answer: dict[str, Any]) -> None:
-        """Forget what was delivered; stop a run that was canceled or is no longer this bot's."""
+        """Forget what was delivered; stop a run that was cancelled or is no longer this bot's."""
         for report, reply in zip(request.body["reports"], answer.get("replies") or []):
             if report["type"] == "start" and reply.get("stop"):
                 is_ours = reply.get("outcome") in ("accepted", "repeated")

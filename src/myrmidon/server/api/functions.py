@@ -25,7 +25,7 @@ from myrmidon.wire.function_stats import (
 )
 from myrmidon.wire.functions import FunctionError
 
-NOT_FAILED = (TaskState.SUCCEEDED, TaskState.CANCELED, TaskState.KILLED)
+NOT_FAILED = (TaskState.SUCCEEDED, TaskState.CANCELLED, TaskState.KILLED)
 MAX_TASKS = 50
 MAX_ERRORS = 500
 """Failed tasks whose exceptions are read."""

@@ -9,7 +9,7 @@ from functools import partial
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.ids import show_task
 from myrmidon.model.states import JobState
-from myrmidon.scheduler import cancel as canceling
+from myrmidon.scheduler import cancel as cancelling
 from myrmidon.scheduler import extend as extending
 from myrmidon.scheduler import hold as holding
 from myrmidon.scheduler import priority as prioritizing
@@ -89,7 +89,7 @@ async def seal_job(context: ServerContext, call: Call) -> wire.JobChanged:
 
 async def cancel_job(context: ServerContext, call: Call) -> wire.JobChanged:
     """Cancel a job and all its tasks; running ones are killed."""
-    cancel = partial(canceling.cancel_job, now=context.now(), ids=context.ids, rules=context.rules)
+    cancel = partial(cancelling.cancel_job, now=context.now(), ids=context.ids, rules=context.rules)
     return await _change(context, call, "cancel job", lambda tx, job: cancel(tx, job.id))
 
 

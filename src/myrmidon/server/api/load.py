@@ -19,7 +19,7 @@ from myrmidon.store.views.load import RunTimes
 from myrmidon.wire.load import BotSeries, PoolLoad, PoolLoads
 from myrmidon.wire.overview import WindowQuery
 
-_NOT_FAILED = ("SUCCEEDED", "CANCELED", "KILLED")
+_NOT_FAILED = ("SUCCEEDED", "CANCELLED", "KILLED")
 
 
 async def get_bot_series(context: ServerContext, call: Call) -> BotSeries:

@@ -36,7 +36,7 @@ MY_JOBS_SCAN: Final = 1_000
 NO_BOT_AFTER: Final[Micros] = 60 * SECOND
 UNKILLED_AFTER: Final[Micros] = 300 * SECOND
 WEBHOOK_FAILURES: Final = 3
-_CANCELED: Final = ("CANCELED", "KILLED")
+_CANCELLED: Final = ("CANCELLED", "KILLED")
 
 STEPS: Final[Mapping[str, tuple[Micros, int]]] = {
     "1h": (60 * SECOND, 60),
@@ -80,7 +80,7 @@ async def get_overview(context: ServerContext, call: Call) -> Overview:
 def read_series(tx: Tx, window: Window, *, group_id: int | None, now: Micros) -> TaskSeries:
     step, num = STEPS[window]
     start = (now // step - num + 1) * step
-    sums: dict[str, list[int]] = {"submitted": [], "succeeded": [], "failed": [], "canceled": []}
+    sums: dict[str, list[int]] = {"submitted": [], "succeeded": [], "failed": [], "cancelled": []}
     for values in sums.values():
         values += [0] * num
     for at, what, count in activity.series(tx, group_id=group_id, start=start, step=step):
@@ -91,8 +91,8 @@ def read_series(tx: Tx, window: Window, *, group_id: int | None, now: Micros) ->
 
 
 def _series_of(what: str) -> str:
-    if what in _CANCELED:
-        return "canceled"
+    if what in _CANCELLED:
+        return "cancelled"
     return {activity.SUBMITTED: "submitted", "SUCCEEDED": "succeeded"}.get(what, "failed")
 
 

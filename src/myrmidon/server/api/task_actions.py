@@ -6,7 +6,7 @@ from functools import partial
 
 from myrmidon.model.ids import show_task
 from myrmidon.model.states import TaskState
-from myrmidon.scheduler import cancel as canceling
+from myrmidon.scheduler import cancel as cancelling
 from myrmidon.scheduler import explain as explaining
 from myrmidon.scheduler import rerun as rerunning
 from myrmidon.server.calls import (
@@ -44,9 +44,9 @@ async def cancel_task(context: ServerContext, call: Call) -> Cancelled:
         get_visible_task(tx, task_id, scope)
         check_may_cancel(tx, call, task_id)
         if claim_call_key(tx, call, "cancel", show_task(task_id), now=now, subject=task_id):
-            canceling.cancel(tx, [task_id], now=now, ids=context.ids, kill_running=kill, rules=context.rules)
+            cancelling.cancel(tx, [task_id], now=now, ids=context.ids, kill_running=kill, rules=context.rules)
         task = get_visible_task(tx, task_id, scope)
-        stopped = task.state in (TaskState.CANCELED, TaskState.KILLED) or bool(task.killing)
+        stopped = task.state in (TaskState.CANCELLED, TaskState.KILLED) or bool(task.killing)
         running = task.state in (TaskState.RUNNING, TaskState.KILLED)
         return Cancelled(show_task(task_id), stopped, task.state, running)
 
@@ -58,7 +58,7 @@ async def cancel_tagged(context: ServerContext, call: Call) -> CancelStarted:
     body: CancelMany = call.body
     group_id = await context.groups.id_for(call, body.group)
     cancel = partial(
-        canceling.cancel_tagged,
+        cancelling.cancel_tagged,
         tags=body.tags,
         group_id=group_id,
         now=context.now(),

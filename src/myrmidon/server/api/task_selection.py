@@ -11,7 +11,7 @@ from myrmidon.model.errors import MyrmidonError, WrongState
 from myrmidon.model.ids import show_task
 from myrmidon.model.states import FINAL, TaskState
 from myrmidon.model.task_result import TaskResult
-from myrmidon.scheduler import cancel as canceling
+from myrmidon.scheduler import cancel as cancelling
 from myrmidon.scheduler import rerun as rerunning
 from myrmidon.server.calls import READERS, WRITERS, Call, Route
 from myrmidon.server.context import ServerContext
@@ -101,7 +101,7 @@ def _cancel(tx: Tx, context: ServerContext, call: Call, *, task_id: int, scope: 
     if not claim_call_key(tx, call, "cancel in a batch", show_task(task_id), now=now, subject=task_id):
         return
     _check(task, body)
-    canceling.cancel(tx, [task_id], now=now, ids=context.ids, kill_running=body.kill_running, rules=context.rules)
+    cancelling.cancel(tx, [task_id], now=now, ids=context.ids, kill_running=body.kill_running, rules=context.rules)
 
 
 def _rerun(tx: Tx, context: ServerContext, call: Call, *, task_id: int, scope: int | None) -> None:

@@ -30,6 +30,7 @@ STATE_NAMES: Final[Mapping[str, str]] = {
     **{state: state.value for state in TaskState},
     _S.WAITING: "PENDING",
     _S.READY: "PENDING",
+    _S.CANCELLED: "CANCELED",
     _S.SUCCEEDED: "COMPLETED",
     _S.FAILED: "COMPLETED",
 }
@@ -45,7 +46,7 @@ STATE_FILTERS: Final[Mapping[str, Sequence[str]]] = {
     "EXPIRED": (_S.EXPIRED,),
     "TIMED_OUT": (_S.TIMED_OUT,),
     "BOT_DIED": (_S.BOT_DIED,),
-    "CANCELED": (_S.CANCELED,),
+    "CANCELED": (_S.CANCELLED,),
     "ALL": (),
     "DEDUPED": (DEDUPED,),
     "KILLED": (_S.KILLED,),

@@ -288,12 +288,12 @@ _ENDED_BY_ITSELF = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.TIME
 
 
 def abandoned_at(run: TaskRun, task: TaskResult | None) -> Micros | None:
-    """When a run was abandoned: when it was canceled, or else when it was ended by the server; None otherwise."""
+    """When a run was abandoned: when it was cancelled, or else when it was ended by the server; None otherwise."""
     if run.ended_at is None or run.state in _ENDED_BY_ITSELF:
         return None
-    canceled_at = task.abandoned_at if task is not None else None
-    in_run = canceled_at is not None and run.claimed_at <= canceled_at <= run.ended_at
-    return canceled_at if in_run else run.ended_at
+    cancelled_at = task.abandoned_at if task is not None else None
+    in_run = cancelled_at is not None and run.claimed_at <= cancelled_at <= run.ended_at
+    return cancelled_at if in_run else run.ended_at
 
 
 def show_run_result(facts: Facts, run: TaskRun, name: str, created_at: Micros) -> v1.TaskResult:

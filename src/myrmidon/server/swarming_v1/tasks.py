@@ -16,7 +16,7 @@ from myrmidon.model.ids import parse_id, show_run
 from myrmidon.model.shown_input import show_value
 from myrmidon.model.states import TaskState
 from myrmidon.model.task_result import TaskResult, TaskRun
-from myrmidon.scheduler import cancel as canceling
+from myrmidon.scheduler import cancel as cancelling
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
 from myrmidon.server.swarming_v1 import messages as v1
@@ -143,7 +143,7 @@ async def cancel_task(context: ServerContext, call: Call) -> v1.CancelResponse:
     def cancel(tx: Tx) -> v1.CancelResponse:
         get_visible_task(tx, task_id, scope)
         check_may_cancel(tx, call, task_id)
-        [result] = canceling.cancel(tx, [task_id], now=now, ids=context.ids, kill_running=kill, rules=context.rules)
+        [result] = cancelling.cancel(tx, [task_id], now=now, ids=context.ids, kill_running=kill, rules=context.rules)
         return v1.CancelResponse(ok=result.ok, was_running=result.was_running)
 
     return await context.db.write(cancel)
@@ -280,8 +280,8 @@ CANCEL_LIMIT = 100
 async def cancel_tasks(context: ServerContext, call: Call) -> v1.TasksCancelResponse:
     """Cancel waiting tasks that have all these tags; kill running ones too if kill_running is set.
 
-    The tasks are canceled when the response is sent. The search runs outside of the write transaction, which would
-    delay other writes; a task that starts in between is canceled only with kill_running.
+    The tasks are cancelled when the response is sent. The search runs outside of the write transaction, which would
+    delay other writes; a task that starts in between is cancelled only with kill_running.
     """
     body: CancelManyBody = call.body
     if not body.tags:
@@ -300,7 +300,7 @@ async def cancel_tasks(context: ServerContext, call: Call) -> v1.TasksCancelResp
     task_ids, more = await context.db.read(find)
     if task_ids:
         cancel = partial(
-            canceling.cancel, task_ids=task_ids, kill_running=kill, now=now, ids=context.ids, rules=context.rules
+            cancelling.cancel, task_ids=task_ids, kill_running=kill, now=now, ids=context.ids, rules=context.rules
         )
         await context.db.write(cancel)
     cursor = show_cursor(context.keys.cursor, "v1 cancel", str(more)) if more else None

@@ -235,12 +235,12 @@ def postpone(tx: Tx, task_id: int, due_at: Micros) -> None:
 CANNOT_SUCCEED = """
     SELECT r.id FROM task_results r JOIN task_requests q ON q.id = r.id
      WHERE r.job_id = :job AND r.state NOT IN ('WAITING', 'READY', 'RUNNING', 'SUCCEEDED')
-       AND (q.deadline_at <= :now OR (r.state IN ('CANCELED', 'KILLED') AND r.reason = 'canceled')) LIMIT 1
+       AND (q.deadline_at <= :now OR (r.state IN ('CANCELLED', 'KILLED') AND r.reason = 'cancelled')) LIMIT 1
 """
 
 
 def cannot_succeed(tx: Tx, job_id: int, now: Micros) -> bool:
-    """Whether no retry can complete this job: a failed task was canceled by a user, or is past its deadline."""
+    """Whether no retry can complete this job: a failed task was cancelled by a user, or is past its deadline."""
     return tx.one(CANNOT_SUCCEED, job=job_id, now=now) is not None
 
 

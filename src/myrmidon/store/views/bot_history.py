@@ -51,7 +51,7 @@ _KIND_OF_END = {
     "BOT_DIED": "task_error",
     "CLIENT_ERROR": "task_error",
     "KILLED": "task_killed",
-    "CANCELED": "task_killed",
+    "CANCELLED": "task_killed",
 }
 
 

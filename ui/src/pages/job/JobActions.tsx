@@ -79,7 +79,7 @@ export function JobActions({ job }: { job: Job }) {
           <Action
             label="Cancel"
             danger
-            explanation="All tasks of this job that have not ended are canceled; running commands get SIGTERM."
+            explanation="All tasks of this job that have not ended are cancelled; running commands get SIGTERM."
             command={command("cancel", id)}
             run={() => post("/api/v1/jobs/{id}/cancel", { path, body: {} }).then(refresh)}
           />

@@ -54,7 +54,7 @@ export function TaskActions({ task }: { task: Task }) {
           explanation={
             task.result.state === "RUNNING"
               ? "The command gets SIGTERM, and SIGKILL after its grace period. The task ends as killed."
-              : "The task ends as canceled and never starts."
+              : "The task ends as cancelled and never starts."
           }
           command={commandLine("myrmidon", "task", "cancel", id)}
           run={() => post("/api/v1/tasks/{id}/cancel", { path: { id }, body: { kill_running: true } }).then(refresh)}

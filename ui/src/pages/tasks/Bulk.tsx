@@ -58,7 +58,7 @@ export function Bulk({ search, selected, rows, onDone }: Props) {
             <Action
               label={`Cancel ${live.length}`}
               danger
-              explanation={`${plural(live.length, "selected task")} will be canceled.${chosen.length > live.length ? ` The other ${chosen.length - live.length} have ended already.` : ""}`}
+              explanation={`${plural(live.length, "selected task")} will be cancelled.${chosen.length > live.length ? ` The other ${chosen.length - live.length} have ended already.` : ""}`}
               command={commandLine(
                 "myrmidon",
                 "task",
@@ -114,7 +114,7 @@ function CancelTagged({
     const answer = await callJson<Schemas["CancelStarted"]>("post", "/api/v1/tasks/cancel", {
       body: { tags, kill_running: kill },
     });
-    finish(`Canceling ${plural(answer.num_tasks, "task")}.`);
+    finish(`Cancelling ${plural(answer.num_tasks, "task")}.`);
   };
   return (
     <Action
@@ -139,7 +139,7 @@ function TaggedPreview({ tags }: { tags: string[] }) {
   return (
     <div>
       All tasks that have {tags.length === 1 ? "the tag" : "all the tags"} {tags.join(", ")} and have not ended will be
-      canceled: <Preview tags={tags} />
+      cancelled: <Preview tags={tags} />
     </div>
   );
 }

@@ -185,7 +185,7 @@ CREATE TABLE IF NOT EXISTS task_results (
     job_id BIGINT,
     resource_group_id BIGINT NOT NULL,
     state VARCHAR(12) NOT NULL CHECK (state IN ('WAITING', 'READY', 'RUNNING', 'SUCCEEDED', 'FAILED', 'TIMED_OUT',
-        'BOT_DIED', 'EXPIRED', 'CANCELED', 'KILLED', 'NO_RESOURCE', 'CLIENT_ERROR')),
+        'BOT_DIED', 'EXPIRED', 'CANCELLED', 'KILLED', 'NO_RESOURCE', 'CLIENT_ERROR')),
     seq INT NOT NULL,
     generation INT NOT NULL,
     held INT NOT NULL,

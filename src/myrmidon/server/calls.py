@@ -176,3 +176,12 @@ class Route(Struct, frozen=True, kw_only=True):
     def takes_cookie(self) -> bool:
         """Whether a browser's session counts here: not for bots, metrics and the APIs of other systems."""
         return self.style is Style.OURS and self.path.startswith(("/api/v1/", "/auth/"))
+
+
+def accepts(header: str, encoding: str) -> bool:
+    """Whether an Accept-Encoding header names a content encoding, and not with the weight 0."""
+    parts = (part.partition(";") for part in header.lower().split(","))
+    return any(
+        name.strip() == encoding and weight.strip().removeprefix("q=") not in ("0", "0.0", "0.00", "0.000")
+        for name, _, weight in parts
+    )

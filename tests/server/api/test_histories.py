@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from functools import partial
 from typing import Any
 
@@ -158,6 +160,18 @@ def test_the_critical_path_is_the_chain_that_ended_last_also_while_it_runs(app):
     page = app.get(f"/api/v1/jobs/{job}/timeline?limit=2").json
     rest = app.get(f"/api/v1/jobs/{job}/timeline?limit=10&cursor={page['cursor']}").json
     assert [row["label"] for row in page["rows"] + rest["rows"]] == [row["label"] for row in told["rows"]]
+
+
+@pytest.mark.parametrize(("accepted", "encoding"), [("gzip, br", "gzip"), ("gzip;q=0, br", None), ("", None)])
+def test_a_large_answer_is_compressed_for_a_client_that_takes_it(app, accepted: str, encoding: str | None):
+    job = a_job(app, **dict[str, Any]({f"step-{number}": [] for number in range(300)}))
+    path = f"/api/v1/jobs/{job}/timeline"
+    reply = app.get(path, headers={"accept-encoding": accepted})
+    assert reply.headers.get("content-encoding") == encoding
+    whole = gzip.decompress(reply.body) if encoding else reply.body
+    assert len(json.loads(whole)["rows"]) == 300
+    assert encoding is None or len(reply.body) < len(whole) / 5
+    assert "content-encoding" not in app.get(f"{path}?limit=2", headers={"accept-encoding": accepted}).headers
 
 
 def test_failures_are_grouped_with_their_last_lines_and_the_last_success(app):

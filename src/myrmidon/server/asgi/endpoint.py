@@ -33,7 +33,7 @@ from myrmidon.model.ids import show_run
 from myrmidon.scheduler.idempotency import check_key
 from myrmidon.server.asgi.decoding import body_decoder, parse_query, query_decoder, read_headers
 from myrmidon.server.asgi.errors import error_body
-from myrmidon.server.asgi.protocol import Disconnected, send_response
+from myrmidon.server.asgi.protocol import COMPRESS_FROM, Disconnected, compress, send_response
 from myrmidon.server.asgi.request_bodies import CallerLimits, Limit, RequestBodies
 from myrmidon.server.auth.authenticator import Authenticator
 from myrmidon.server.auth.cookies import session_of
@@ -108,6 +108,8 @@ class Endpoint:
                     status, fields, body = self._build_error(error, request_id, scope.get("identity", NOBODY))
                 finally:
                     context.state.num_calls -= counts
+                if isinstance(body, bytes) and len(body) >= COMPRESS_FROM:
+                    body = await compress(headers.get("accept-encoding", ""), fields, body)
                 fields.append((b"x-request-id", request_id.encode()))
                 if route.style not in (Style.OURS, Style.PAGE):
                     fields += cors_headers(self._authenticator, headers.get("origin", ""))

@@ -7,11 +7,14 @@ connections, and a callback for long polls whose connection is lost. Drops trail
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
 from starlette.types import Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from myrmidon.server.calls import accepts
 
 MAX_HEADER_BYTES = 64 << 10
 TLS_HANDSHAKE = b"\x16\x03"
@@ -20,6 +23,8 @@ MIN_READ_BYTES_PER_S = 16 << 10
 """A client that reads its response more slowly than this is disconnected."""
 MAX_JOINED_BYTES = 64 << 10
 """A longer body is not copied to be sent with its head."""
+COMPRESS_FROM = 32 << 10
+_GZIP = 31  # zlib: the largest window, and the header of gzip
 
 
 class ResponseTransport:
@@ -238,6 +243,18 @@ async def send_response(
         connection.hold_head()
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def compress(accepted: str, headers: list[tuple[bytes, bytes]], body: bytes) -> bytes:
+    """A large answer of the API, compressed if the client accepts gzip.
+
+    A page shows lists of hundreds of KB again and again while they change. Answers with tokens are smaller than these:
+    the size of a compressed answer could tell something of its content. It takes milliseconds, so a thread does it.
+    """
+    if (b"content-type", b"application/json") not in headers or not accepts(accepted, "gzip"):
+        return body
+    headers += [(b"content-encoding", b"gzip"), (b"vary", b"accept-encoding")]
+    return await asyncio.to_thread(zlib.compress, body, 1, _GZIP)
 
 
 async def _send_stream(scope: Scope, send: Send, body: AsyncIterator[bytes], read_timeout_s: float) -> None:

@@ -13,6 +13,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from myrmidon.server.calls import accepts
+
 FOLDER: Final = Path(__file__).parent / "static"
 INDEX: Final = "index.html"
 ASSETS: Final = "assets/"
@@ -41,14 +43,9 @@ class PageFile(Struct, frozen=True):
 
     def best(self, accepted: str) -> tuple[str, bytes]:
         """The encoding and content for an Accept-Encoding header."""
-        names = {part.partition(";")[0].strip() for part in accepted.lower().split(",") if not _is_refused(part)}
-        encoding = next((name for name, _ in _ENCODINGS if name in names and name in self.contents), "")
+        found = (name for name, _ in _ENCODINGS if name in self.contents and accepts(accepted, name))
+        encoding = next(found, "")
         return encoding, self.contents[encoding]
-
-
-def _is_refused(part: str) -> bool:
-    weight = part.partition(";")[2].strip().removeprefix("q=")
-    return weight in ("0", "0.0", "0.00", "0.000")
 
 
 class PageFiles:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -175,6 +176,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # So a shell starts what runs in the background. Programs that tests interrupt would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     _forget_settings_of_the_shell()
     _generate_independently_of_speed(config)
     config.stash[SERVERS] = []
@@ -233,7 +237,8 @@ def _is_chosen(config: pytest.Config, item: pytest.Item, database_of: dict[str, 
         return False
     case = getattr(item, "callspec", None)
     dialect = case.params.get("dialect") if case else None
-    if dialect is None or _folder(item) in ON_EVERY_DATABASE or item.get_closest_marker("every_database"):
+    everywhere = _folder(item) in ON_EVERY_DATABASE and not item.get_closest_marker("one_database")
+    if dialect is None or everywhere or item.get_closest_marker("every_database"):
         return True
     if dialect not in _wanted(config):
         return False

@@ -8,6 +8,7 @@ tests get a copy of one migrated file.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import shutil
@@ -164,6 +165,35 @@ def migrate_url(url: str) -> None:
         migrate(db, now=time.time_ns() // 1000)
     finally:
         db.close()
+
+
+@functools.cache
+def _migrated_pair() -> tuple[tempfile.TemporaryDirectory[str], Path]:
+    """A migrated database of a server, and its logs beside it, made once in a process; the folder goes with that."""
+    from myrmidon.store.engine.db import open_db
+    from myrmidon.store.engine.migrate import migrate
+
+    folder = tempfile.TemporaryDirectory(prefix="myrmidon-template-")
+    file = Path(folder.name) / "main.db"
+    for suffix in PAIR:
+        with contextlib.closing(open_db(f"sqlite:///{file}{suffix}", durable=False, bulk=bool(suffix))) as db:
+            migrate(db, now=time.time_ns() // 1000)
+    return folder, file
+
+
+PAIR = ("", "-logs")
+
+
+def prepare(url: str) -> None:
+    """Give a server that opens this database migrated files where it has none: to copy takes less than to migrate."""
+    if not url.startswith("sqlite:"):
+        return
+    _, template = _migrated_pair()
+    for suffix in PAIR:
+        file = Path(url.removeprefix("sqlite:///") + suffix)
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(f"{template}{suffix}", file)
 
 
 class SqliteFiles:

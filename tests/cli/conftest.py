@@ -37,7 +37,7 @@ def start_up(home: Path, *words: str, settings: str = "") -> Up:
     data = home / "legion"
     file = home / "settings.toml"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f"heartbeat_s = 0.5\n{settings}")  # so that a cancel reaches a running command soon
+    file.write_text(f"heartbeat_s = 0.5\nsweep_s = 0.2\n{settings}")  # so that cancels and expiries come soon
     child = subprocess.Popen(
         [
             sys.executable,

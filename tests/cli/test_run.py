@@ -50,6 +50,7 @@ def test_the_id_comes_at_once_and_what_it_waits_for_soon_also_without_a_terminal
         assert running.wait(HANG_S) == 125
 
 
+@pytest.mark.full
 def test_what_it_waits_for_is_said_again_when_it_is_something_else(terminal: Terminal):
     bot = terminal.json("bots")["bots"][0]["bot_id"]
     terminal.ok("bot", "quarantine", bot, "--reason", "a broken disk")

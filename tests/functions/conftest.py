@@ -16,7 +16,7 @@ from tests.live import LiveServer, live_server
 
 @pytest.fixture(scope="package")
 def server() -> Iterator[LiveServer]:
-    with live_server() as started:
+    with live_server(sweep_s=0.2) as started:
         yield started
 
 

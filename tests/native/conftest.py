@@ -22,7 +22,7 @@ from tests.native import building
 
 @pytest.fixture(scope="package")
 def server() -> Iterator[LiveServer]:
-    with live_server() as started:
+    with live_server(sweep_s=0.2) as started:
         yield started
 
 

@@ -127,6 +127,7 @@ def test_an_output_feeds_an_input_of_a_type_that_it_fits(lite, of):
     assert lite.task(job["b"]).num_parents == lite.task(job["c"]).num_parents == 1
 
 
+@pytest.mark.one_database
 def test_a_large_fan_in_is_read_with_few_statements(w):
     labels = [f"part-{number}" for number in range(1200)]
     job = w.job_raw(fan_in(*labels))

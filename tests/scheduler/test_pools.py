@@ -69,6 +69,7 @@ def test_a_task_that_has_not_waited_long_enough_does_not(w: World) -> None:
     assert order_of_claims(w) == [new, old]
 
 
+@pytest.mark.one_database
 def test_no_task_starves_however_many_better_ones_arrive(w: World) -> None:
     worst = w.submit(priority=255, os="Linux", deadline_s=86_400)
     claimed: list[int] = []

@@ -28,6 +28,7 @@ from myrmidon.server.context import ServerContext, open_context
 from myrmidon.server.dispatch import direct_assign
 from myrmidon.server.settings import Settings
 from myrmidon.store.tables import task_result
+from tests import databases
 from tests.deadline import HANG_S
 
 _ports = itertools.count(1)
@@ -37,6 +38,7 @@ BOOTSTRAP = Identity("bootstrap", Role.BOOTSTRAP)
 
 @contextmanager
 def a_server_context(url: str, folder: Path, **settings: Any) -> Iterator[ServerContext]:
+    databases.prepare(url)
     given = Settings(database=url, data_dir=str(folder), durable=url.startswith("sqlite:"), **settings)
     context = open_context(given, address="127.0.0.1", port=next(_ports))
     try:

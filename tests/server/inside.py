@@ -28,6 +28,7 @@ from myrmidon.server.settings import Settings
 from myrmidon.store.tables import api_token as tokens
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import webhook
+from tests import databases
 from tests.server.contexts import sweep
 
 BOT = "b1"
@@ -211,6 +212,7 @@ class Inside:
 @contextmanager
 def inside(folder: Path, database: str | None = None, **settings: Any) -> Iterator[Inside]:
     url = database or f"sqlite:///{folder}/myrmidon.db"
+    databases.prepare(url)
     opened = Inside(Settings(data_dir=str(folder), database=url, durable=url.startswith("sqlite:"), **settings))
     with contextlib.closing(opened):
         yield opened

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -60,10 +61,15 @@ def backlog(app: Inside, group: str, number: int, **given: Any) -> None:
     app.submit(*tasks, token=app.token("user", group))
 
 
-@pytest.mark.parametrize("slots", [1, 4])
-@pytest.mark.parametrize("num_bots", [1, 2, 3, 5])
-@pytest.mark.parametrize("larger", GROUPS)
-def test_each_of_two_groups_gets_half_of_the_claims(app, num_bots, slots, larger):
+@pytest.mark.parametrize(
+    ("larger", "num_bots", "slots"),
+    [
+        ("default", 1, 1),
+        ("other", 3, 4),
+        *[pytest.param(*case, marks=pytest.mark.full) for case in product(GROUPS, [1, 2, 3, 5], [1, 4])],
+    ],
+)
+def test_each_of_two_groups_gets_half_of_the_claims(app, larger, num_bots, slots):
     for group in GROUPS:  # both in queues of the same dimensions
         backlog(app, group, 1000 if group == larger else 100)
     shares = Counter(Bots(app, num_bots, slots).claims(180))

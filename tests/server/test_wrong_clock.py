@@ -51,7 +51,7 @@ def metric(server, name):
     return float(value)
 
 
-@pytest.mark.parametrize("ahead_s", [31 * DAY_S, -31 * DAY_S])
+@pytest.mark.parametrize("ahead_s", [31 * DAY_S, pytest.param(-31 * DAY_S, marks=pytest.mark.full)])
 def test_a_jump_of_the_clock_destroys_nothing_and_is_told(clock, ahead_s):
     with live_server(source=clock.folder, sweep_s=0.05) as server:
         ended, waiting = an_ended_and_a_waiting_task(server)

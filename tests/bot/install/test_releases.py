@@ -17,6 +17,7 @@ from myrmidon.bot.hooks.loader import ZIP_PATH
 from myrmidon.bot.install import exit_codes, updater
 from tests.bot.bots import a_bot, pack, source_with, wait_for, zip_files
 from tests.bot.stub import Stub
+from tests.cases import some
 
 IMPATIENT = {"MYRMIDON_BOT_PROVE_S": "60"}
 HANGS = "import time\ntime.sleep(1000)\n"
@@ -212,7 +213,7 @@ def test_a_server_that_was_away_for_a_moment_makes_no_release_bad(stub: Stub, tm
     assert (stub.faults, _bad(stub)) == ([], [])
 
 
-@pytest.mark.parametrize("status", ["500", "503"])
+@pytest.mark.parametrize("status", some(["503", "500"], short=1))
 def test_a_server_without_its_database_makes_no_release_bad(stub: Stub, tmp_path: Path, status: str):
     """It answers every call by an error from the update on: the download, the test, the first calls of the new zip."""
     with a_bot(stub.url, tmp_path / "b1", env=IMPATIENT) as bot:

@@ -78,7 +78,7 @@ def test_a_zip_that_hangs_at_its_start_is_left_for_the_good_one(stub: Stub, tmp_
         "worker", "    worker = Worker(StartupConfig", "    signal.pause()\n    worker = Worker(StartupConfig"
     )
     # One that is good and too slow for this is started again until it is not.
-    impatient = zip_files(stub.url, supervisor=source_with("supervisor", "STARTUP_S = 60.0", "STARTUP_S = 5.0"))
+    impatient = zip_files(stub.url, supervisor=source_with("supervisor", "STARTUP_S = 60.0", "STARTUP_S = 2.0"))
     with a_bot(stub.url, tmp_path / "b1", files=impatient):
         stub.until(lambda: stub.hellos, "a handshake")
         stub.give_out(*_newer(stub, worker=hang))

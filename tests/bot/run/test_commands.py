@@ -20,6 +20,7 @@ import pytest
 from myrmidon.bot.hooks.loader import ZIP_PATH
 from tests.bot.bots import BotProcess, a_bot, alive, cpu_seconds, source_with, wait_for, zip_files
 from tests.bot.stub import Stub
+from tests.cases import some
 from tests.deadline import POLL_S
 
 SHELL = "/bin/sh"
@@ -520,7 +521,7 @@ def test_a_run_that_is_told_to_stop_is_killed(fleet: Stub, tmp_path: Path):
     assert (result.get("killed"), result["exit_code"]) == (True, -15)
 
 
-@pytest.mark.parametrize("repeats", [False, True], ids=["server", "old server"])
+@pytest.mark.parametrize("repeats", some([False, True], short=1), ids=["server", "old server"])
 def test_a_command_that_ignores_its_end_costs_one_call_and_then_the_ordinary_pace(
     stub: Stub, tmp_path: Path, notes: Path, *, repeats: bool
 ):

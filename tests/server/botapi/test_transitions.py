@@ -403,9 +403,7 @@ def test_a_zombie_is_told_to_stop_and_resurrects_nothing_but_its_log_is_kept(ser
 
 def test_a_zombie_cannot_touch_the_run_that_came_after_it(server):
     lane = Lane(server, bots=2)
-    task_id = lane.submit(lease_s=10)
-    (old,) = lane.bot.work()
-    assert lane.report("start", old) == accepted()
+    task_id, old = lane.run_for_a_while()
     lane.see(task_id, "READY")  # its lease has run out
     (new,) = lane.bots[1].work()  # not begun, so it has longer than the lease
     lane.see(task_id, "RUNNING")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import islice
 from typing import Any, get_origin, get_type_hints
 from urllib.parse import parse_qsl
@@ -109,7 +110,7 @@ def query_decoder(kind: Any, *, tolerant: bool = False) -> Callable[[dict[str, l
     """A function that converts query fields into a struct; tolerant: as Swarming's clients expect it."""
     if kind is None:
         return lambda _: None
-    lists = {name for name, hint in get_type_hints(kind).items() if get_origin(hint) is list}
+    lists = _lists_of(kind)
 
     def decode(fields: dict[str, list[str]]) -> Any:
         if tolerant:
@@ -125,6 +126,12 @@ def query_decoder(kind: Any, *, tolerant: bool = False) -> Callable[[dict[str, l
             raise InvalidRequest([_problem(str(error), "query")]) from None
 
     return decode
+
+
+@cache
+def _lists_of(kind: Any) -> frozenset[str]:
+    """The fields of a struct that are lists."""
+    return frozenset(name for name, hint in get_type_hints(kind).items() if get_origin(hint) is list)
 
 
 def _problem(message: str, source: str) -> Problem:

@@ -233,9 +233,10 @@ def _is_chosen(config: pytest.Config, item: pytest.Item, database_of: dict[str, 
         return bool(config.getoption("--soak"))
     if config.getoption("--all") or config.getoption("--soak"):
         return True
-    if next((mark.name for mark in item.iter_markers() if mark.name in ("full", "short")), "short") == "full":
-        return False
     case = getattr(item, "callspec", None)
+    marks = [mark.name for mark in (*(case.marks if case else ()), *item.iter_markers())]
+    if next((name for name in marks if name in ("full", "short")), "short") == "full":
+        return False
     dialect = case.params.get("dialect") if case else None
     everywhere = _folder(item) in ON_EVERY_DATABASE and not item.get_closest_marker("one_database")
     if dialect is None or everywhere or item.get_closest_marker("every_database"):

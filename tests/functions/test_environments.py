@@ -28,6 +28,8 @@ HASH = f"--hash=sha256:{'a' * 64}"
         'pkg[x] @ https://example.com/pkg.zip ; python_version > "3"', "--index-url https://example.com/simple",
         "-i https://example.com/simple", "--extra-index-url=https://download.pytorch.org/whl/cpu",
         "--find-links https://example.com/links", "--only-binary :all:", "--no-binary numpy",
+        "numpy==1!2.0.post1+local", "numpy===2.1-odd", "numpy != 2.0.*, >=1", "numpy>=2; python_version in '3.11 3.12'",
+        "numpy;(sys_platform == 'linux' or os_name=='nt') and python_full_version>='3.11.2'",
     ],
 )  # fmt: skip
 def test_ordinary_requirements_are_allowed(line: str):
@@ -54,6 +56,14 @@ def test_ordinary_requirements_are_allowed(line: str):
         ("pkg==1 -r other.txt", "-r other.txt is not allowed after a requirement"),
         ("pkg==1 --global-option=x", "--global-option is not allowed"),
         ("pkg==1 --hash=md5:abc", "--hash is not allowed"),
+        ("numpy=2", "write numpy==2, numpy>=2 or numpy>=1,<2"),
+        ("numpy=>2", "write numpy==2,"),
+        ("numpy==", "'==' says no versions"),
+        ("numpy>=2.*", "says no versions"),
+        ("numpy>=1 <2", "says no versions"),
+        ("numpy (>=1", "says no versions"),
+        ("numpy>=1; python>3", "no condition such as python_version < '3.12'"),
+        ("numpy>=1;", "no condition such as"),
         ("pkg==${VERSION}", "variables are not replaced"),
         ("pkg\x00", "cannot be printed"),
         (1, "is a text"),

@@ -22,6 +22,15 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 _COMMENT = re.compile(r"(^|\s+)#.*$")
 _PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\s*(?:\[[A-Za-z0-9._,\s-]*\])?\s*")
+_CLAUSE = r"(?:===\s*[^\s,;)]+|[=!]=\s*v?\d[\w.!+-]*\*?|(?:~=|[<>]=?)\s*v?\d[\w.!+-]*)"
+_CLAUSES = rf"{_CLAUSE}(?:\s*,\s*{_CLAUSE})*\s*,?\s*"
+_VERSIONS = re.compile(rf"(?:{_CLAUSES}|\(\s*{_CLAUSES}\)\s*)?")
+_SIDE = (
+    r"(?:'[^']*'|\"[^\"]*\"|python_(?:full_)?version|os[._]name|sys[._]platform|extras?|dependency_groups"
+    r"|platform_(?:release|system|version|machine|python_implementation)|implementation_(?:name|version))"
+)
+_TEST = rf"[\s(]*{_SIDE}\s*(?:[<>~=!]=|===|[<>]|not\s+in\b|in\b)\s*{_SIDE}[\s)]*"
+_MARKER = re.compile(rf"{_TEST}(?:(?:and|or)\b{_TEST})*")
 _OPTION = re.compile(r"\s+(?=-)")
 _HASH = re.compile(r"--hash[= ](sha256|sha384|sha512):[0-9a-fA-F]{64,128}")
 _URL_OPTIONS = ("--index-url", "-i", "--extra-index-url", "--find-links", "-f")
@@ -78,11 +87,18 @@ def _check_line(line: str) -> None:
     project = _PROJECT.match(requirement)
     if project is None:
         raise BadRequirements(f"{shown}it does not begin with the name of a package; write NAME @ https://...")
-    rest = requirement[project.end() :]
+    rest, semicolon, marker = requirement[project.end() :].partition(";")
     if rest.startswith("@"):
-        _check_url(rest[1:].partition(";")[0].strip(), shown, ("https://", "git+https://"))
+        _check_url(rest[1:].strip(), shown, ("https://", "git+https://"))
     elif rest and rest[0] not in "<>=!~;(":
         raise BadRequirements(f"{shown}it is not a package with versions; files and folders of a bot cannot be named")
+    elif not _VERSIONS.fullmatch(rest):
+        name, version = project.group().strip(), rest.strip("<>=!~() ") or "2.1"
+        raise BadRequirements(
+            f"{shown}{rest[:100]!r} says no versions; write {name}=={version}, {name}>={version} or {name}>=1,<2"
+        )
+    if semicolon and not _MARKER.fullmatch(marker):
+        raise BadRequirements(f"{shown}what follows ; is no condition such as python_version < '3.12'")
 
 
 def _check_option(line: str, shown: str) -> None:

@@ -106,6 +106,17 @@ def test_uv_or_pip_installs_the_requirements(stub: Stub, tmp_path: Path, uv: boo
         assert (b"uv pip install" in stub.log(run, 1)) == uv
 
 
+@pytest.mark.parametrize("uv", [True, False], ids=["uv", "pip"])
+def test_the_first_line_of_a_failed_build_has_the_reason_of_the_installer(stub: Stub, tmp_path: Path, uv: bool):
+    """Lists of tasks show the first line; it ended before the reason."""
+    (tmp_path / "p").mkdir()
+    with a_builder(stub, tmp_path / "bots" / "b1", tmp_path / "p", uv=uv):
+        first, _, more = stub.result(call(stub, "value", "x", "mnowhere==9"))["message"].partition("\n")
+        assert "the requirements cannot be installed: " in first
+        assert "mnowhere" in first
+        assert "mnowhere" in more
+
+
 def test_other_functions_and_commands_run_while_an_environment_is_built(stub: Stub, tmp_path: Path, places: Any):
     packages, notes = places
     an_sdist(packages, "mslow", waits_for(notes / "go", begun=notes / "begun"))

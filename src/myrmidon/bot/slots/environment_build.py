@@ -24,7 +24,9 @@ from myrmidon.functions.requirements import Lines, has_hashes
 PYTHON = os.path.join("venv", "bin", "python")
 """The interpreter in the folder of an environment."""
 _LAST_LINES = 20
-_LAST_CHARS = 3000
+_LAST_CHARS = 2500
+_REASON = re.compile(r"\s*(?:error|cause|caused by|hint)\b|\s*(?:\xd7|╰)", re.IGNORECASE)
+_REASON_CHARS = 1000
 _MAX_LINE_BYTES = 8192
 _TICK_S = 0.1
 _MARKER = "MYRMIDON_BUILD"
@@ -155,7 +157,13 @@ class _Installer:
             free, total = filesystem.free_disk(self.build.folder)
             if free < filesystem.required_disk(total):
                 raise OSError(errno.ENOSPC, f"the disk is full after a build with exit code {status}")
-            raise BuildFailed(f"the requirements cannot be installed (exit code {status}):\n{self._last_lines()}")
+            raise BuildFailed(
+                f"the requirements cannot be installed: {self._reason() or f'exit code {status}'}\n{self._last_lines()}"
+            )
+
+    def _reason(self) -> str:
+        """What the installer says of its failure, on one line: lists of tasks show the first line of a message."""
+        return " ".join(line.strip() for line in self.last if _REASON.match(line))[:_REASON_CHARS]
 
     def _last_lines(self) -> str:
         return "\n".join(self.last)[-_LAST_CHARS:] or "the installer has written nothing"

@@ -110,6 +110,18 @@ def test_every_problem_of_a_document_is_told_at_once(terminal: Terminal):
         assert any(f"tasks.{label}." in line and parent in line for line in done.stderr.splitlines())
 
 
+def test_a_check_tells_what_is_not_carried_out(terminal: Terminal):
+    def check(**fields: Any) -> str:
+        task = {"payload": {"command": ["true"], **fields}, "scopes": ["queue:x"]}
+        return terminal.run("job", "check", "-", given=json.dumps(graph(a={"task": task}))).stderr
+
+    assert "warning: tasks.a.task.scopes has no effect: what a task may do depends on the token" in check()
+    assert "tasks.a.task.payload.image: got text of 6 characters; allowed: nothing here: " in check(image="ubuntu")
+    assert "`command` (did you mean that?)" in check(comand=["false"])
+    done = terminal.run("job", "check", "-", given=json.dumps({"tasks": []}))
+    assert "tasks: got no tasks; allowed: at least one task, such as" in done.stderr
+
+
 def test_a_plan_tells_what_would_happen_and_stores_nothing(terminal: Terminal):
     name = f"plan {os.getpid()}"
     known = {"name": name, "payload": {"command": ["echo", name], "idempotent": True}}

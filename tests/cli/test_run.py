@@ -360,6 +360,27 @@ def test_a_file_of_requests_is_submitted_at_once(terminal: Terminal, tmp_path: P
     assert [task["result"]["exit_code"] for task in json.loads(waited.stdout)["tasks"]] == [0, 4]
 
 
+def test_a_file_may_have_the_short_form_of_documents(terminal: Terminal):
+    lines = [
+        '{"command": ["true"]}',
+        '{"payload": {"command": ["sh", "-c", "exit 4"], "maxRunTime": 60}, "name": "four"}',
+    ]
+    made = terminal.ok("trigger", "--file", "-", given="\n".join(lines)).split()
+    assert [terminal.json("task", "show", task_id)["request"]["name"] for task_id in made] == ["true", "four"]
+    assert terminal.run("collect", given="\n".join(made)).returncode == 4
+    done = terminal.run("trigger", "--file", "-", given='{"comand": ["true"]}\n{"command": ["x"], "scopes": []}')
+    assert "stdin:1: comand: got a list of 1 item; " in done.stderr
+    assert "`command` (did you mean that?)" in done.stderr
+    assert "stdin:2: scopes: got a list of 0 items; " in done.stderr
+
+
+def test_a_field_without_effect_is_told_when_a_file_is_submitted(terminal: Terminal):
+    line = '{"payload": {"command": ["true"]}, "expires": "2100-01-01"}'
+    done = terminal.run("trigger", "--file", "-", given=line)
+    assert (done.returncode, len(done.stdout.split())) == (0, 1)
+    assert "warning: expires has no effect: results are kept" in done.stderr
+
+
 def test_a_request_of_a_file_that_is_refused_is_told_with_its_line(terminal: Terminal):
     lines = [a_request("", "true"), a_request("fine", "true"), '{"name": "no slices"}']
     done = terminal.run("trigger", "--file", "-", given="\n".join(lines))

@@ -436,7 +436,7 @@ def test_a_secret_given_as_text_has_the_same_limit():
 def test_limits_can_be_set():
     with pytest.raises(InvalidRequest):
         parse_task(a_task(), Limits(command_args=1))
-    assert parse_task(a_task(), Limits(priority_default=7)).priority == 7
+    assert parse_task(a_task(), Limits(lease_default_s=70)).lease_s == 70
 
 
 # -- refused -------------------------------------------------------------------------------------------------

@@ -156,6 +156,12 @@ def test_an_outage_is_told_once():
     assert "trying again" in told[0]
 
 
+def test_what_the_server_has_accepted_without_effect_is_logged(caplog: pytest.LogCaptureFixture):
+    with scripted(answer(200, NO_QUEUES, Myrmidon_Warning="scopes has no effect")) as server:
+        client(server.url).queues()
+    assert [record.getMessage() for record in caplog.records] == ["warning: scopes has no effect"]
+
+
 @pytest.mark.parametrize(
     ("status", "error"),
     [(400, Invalid), (401, NotAllowed), (403, NotAllowed), (404, NotFound), (409, Conflict), (413, Invalid)],

@@ -1,89 +1,64 @@
 """Parse the typed parts of a task request: the function, its inputs and its outputs.
 
-Problems are collected as in task_validation.py.
+What each field may hold is declared by their structs (task_request.py). Here is what depends on several fields, and
+type strings, which become canonical. Problems are collected as in task_validation.py.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct, structs
 
 from myrmidon.model import type_strings
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.ids import try_parse_id
 from myrmidon.model.shown_input import Path
-from myrmidon.model.slice_validation import read_digest
 from myrmidon.model.task_request import (
     ENVIRONMENT_DIMENSION,
-    NAMED_ENVIRONMENT,
     Constant,
     Function,
     Gathered,
     Input,
     Language,
     Output,
-    OutputOf,
     Part,
     Payload,
-    Shared,
     Slice,
     environment_value,
 )
-from myrmidon.model.validation import MAX_INT64, NO_RECORD, Checker
+from myrmidon.model.validation import Checker
 
-_LANGUAGES: Final = {name: lang for lang in Language for name in (lang.value, lang.value.lower())}
-_FUNCTION_KEYS: Final = frozenset(Function.__struct_fields__)
-_PAYLOAD_KEYS: Final = frozenset(Payload.__struct_fields__)
-_OUTPUT_KEYS: Final = frozenset(Output.__struct_fields__)
-_PART_KEYS: Final = frozenset(Part.__struct_fields__)
-_DIGEST_OR_NOTHING: Final = re.compile("[0-9a-f]{64}|")
-_ENVIRONMENT: Final = re.compile(f"[0-9a-f]{{64}}|{NAMED_ENVIRONMENT}[A-Za-z0-9][A-Za-z0-9_.-]{{0,63}}|")
+_Typed = TypeVar("_Typed", bound="Input | Part | Output")
+
+
+class _Inputs(Struct):
+    items: list[Input]
+
+
+class _Outputs(Struct):
+    items: list[Output]
+
+
+_UNREADABLE: Final = Function(package_name="?", func_name="?")
+"""In place of a function with problems: what else is wrong with the task is checked as for a function."""
+_LIBRARY: Final = re.compile(r"[A-Za-z0-9_+@-][A-Za-z0-9_+@.-]*")
 
 
 def read_function(check: Checker, raw: dict[str, object], path: Path) -> Function | None:
-    if raw.get("function") is None:
+    given: Any = raw.get("function")
+    if given is None:
         return None
     here = (*path, "function")
-    given = check.record(raw["function"], here)
-    check.unknown_keys(given, _FUNCTION_KEYS, here)
-    limits = check.limits
-    language = check.choice(given, "language", here, _LANGUAGES, Language.PYTHON)
-    return Function(
-        package_name=_package_name(check, given, here, language),
-        func_name=check.text(given, "func_name", here, limits.function_name_chars, minimum=1),
-        language=language,
-        code=check.text(given, "code", here, 64, pattern=_DIGEST_OR_NOTHING, allowed=_CODE_RULE, default=""),
-        signature=check.text(given, "signature", here, limits.signature_chars, default=""),
-        memory_mb=check.optional_integer(given, "memory_mb", here, 1, limits.memory_max_mb),
-        identity=check.text(
-            given, "identity", here, 64, pattern=_DIGEST_OR_NOTHING, allowed=_IDENTITY_RULE, default=""
-        ),
-        environment=check.text(
-            given, "environment", here, 80, pattern=_ENVIRONMENT, allowed=_ENVIRONMENT_RULE, default=""
-        ),
-    )
-
-
-def _package_name(check: Checker, given: dict[str, object], path: Path, language: Language) -> str:
-    most = check.limits.function_name_chars
-    if language is Language.PYTHON:
-        return check.text(given, "package_name", path, most, minimum=1)
-    return check.text(
-        given, "package_name", path, most, minimum=1, pattern=_FILE_NAME, allowed="the file name of a shared library"
-    )
-
-
-_FILE_NAME: Final = re.compile(r"[A-Za-z0-9_+@-][A-Za-z0-9_+@.-]*")
-_CODE_RULE: Final = "SHA-256 of a zip as 64 lower-case hex, or nothing for a package that is installed on the bot"
-
-_IDENTITY_RULE: Final = "a digest of 64 lower-case hex, or nothing: then the whole code decides"
-
-
-_ENVIRONMENT_RULE: Final = (
-    "SHA-256 of a document with requirements as 64 lower-case hex, name: with the name of an environment of the bots, "
-    "or nothing for the packages of the bot"
-)
+    if isinstance(given, dict) and isinstance(language := given.get("language"), str) and language.islower():
+        given = {**given, "language": language.upper()}
+    function: Function | None = check.struct(given, Function, here)
+    if function is None:
+        return _UNREADABLE
+    if function.language is not Language.PYTHON and not _LIBRARY.fullmatch(function.package_name):
+        check.note((*here, "package_name"), function.package_name, "the file name of a shared library", "pattern")
+    return function
 
 
 def check_environment(check: Checker, function: Function, slices: list[Slice], path: Path) -> None:
@@ -99,122 +74,69 @@ def check_environment(check: Checker, function: Function, slices: list[Slice], p
             check.note(where, given, f"{wanted}, because the function needs this environment", "missing")
 
 
+# ---------------------------------------------------------------- inputs and outputs
+
+
 def read_inputs(check: Checker, raw: dict[str, object], path: Path) -> list[Input]:
-    if raw.get("inputs") is None:
-        return []
-    values = check.listing(raw, "inputs", path, check.limits.inputs)
-    inputs = [_input(check, value, (*path, "inputs", i)) for i, value in enumerate(values)]
-    return [source for source in inputs if source is not None]
+    given = [_with_number(one) for one in check.listing(raw, "inputs", path, check.limits.inputs)]
+    here = (*path, "inputs")
+    return [
+        _checked_input(check, source, one, (*here, i)) for i, source, one in check.structs(given, Input, _Inputs, here)
+    ]
 
 
-def _input(check: Checker, value: object, path: Path) -> Input | None:
-    raw = check.record(value, path)
-    kind = raw.get("kind")
-    reader = _INPUT_KINDS.get(kind) if isinstance(kind, str) else None
-    if reader is None:
-        if raw is not NO_RECORD:
-            check.note((*path, "kind"), kind, f"one of {', '.join(_INPUT_KINDS)}", "choice")
-        return None
-    return reader(check, raw, path)
+def _with_number(given: Any) -> Any:
+    """An input with the number of its shared value in place of an id that is a text."""
+    if not isinstance(given, dict) or given.get("kind") != "shared":
+        return given
+    parsed = try_parse_id(given.get("shared_value_id"))
+    return given if parsed is None or parsed[1] != 0 else {**given, "shared_value_id": parsed[0]}
 
 
-def _constant(check: Checker, raw: dict[str, object], path: Path) -> Constant:
-    check.unknown_keys(raw, frozenset({"kind", "type", "payload"}), path)
-    return Constant(type=_type(check, raw, path), payload=_payload(check, raw.get("payload"), (*path, "payload")))
-
-
-def _shared(check: Checker, raw: dict[str, object], path: Path) -> Shared:
-    check.unknown_keys(raw, frozenset({"kind", "type", "shared_value_id"}), path)
-    given = raw.get("shared_value_id")
-    parsed = try_parse_id(given)
-    if parsed is not None and parsed[1] == 0:
-        return Shared(type=_type(check, raw, path), shared_value_id=parsed[0])
-    number = check.integer(raw, "shared_value_id", path, 1, MAX_INT64)
-    return Shared(type=_type(check, raw, path), shared_value_id=number)
-
-
-def _output_of(check: Checker, raw: dict[str, object], path: Path) -> OutputOf:
-    check.unknown_keys(raw, frozenset({"kind", "type", "label", "position"}), path)
-    return OutputOf(
-        type=_type(check, raw, path),
-        label=check.text(raw, "label", path, check.limits.label_chars, minimum=1),
-        position=check.integer(raw, "position", path, 0, check.limits.outputs - 1, default=0),
-    )
-
-
-def _gathered(check: Checker, raw: dict[str, object], path: Path) -> Gathered:
-    check.unknown_keys(raw, frozenset({"kind", "type", "parts", "shape"}), path)
-    parts = check.listing(raw, "parts", path, check.limits.inputs)
-    shape = raw.get("shape")
-    return Gathered(
-        type=_type(check, raw, path),
-        parts=[read_part(check, part, (*path, "parts", i)) for i, part in enumerate(parts)],
-        shape=None if shape is None else _payload(check, shape, (*path, "shape")),
-    )
+def _checked_input(check: Checker, source: Input, raw: Any, path: Path) -> Input:
+    if isinstance(source, Constant):
+        payload = _checked_payload(check, source.payload, raw["payload"], (*path, "payload"))
+        return Constant(type=_with_type(check, source, path).type, payload=payload)
+    if isinstance(source, Gathered):
+        parts = [_with_type(check, part, (*path, "parts", i)) for i, part in enumerate(source.parts)]
+        shape = source.shape and _checked_payload(check, source.shape, raw["shape"], (*path, "shape"))
+        return structs.replace(_with_type(check, source, path), parts=parts, shape=shape)
+    return _with_type(check, source, path)
 
 
 def read_part(check: Checker, value: object, path: Path) -> Part:
     """One part of a gathered input."""
-    raw = check.record(value, path)
-    if raw is NO_RECORD:
-        return Part(type="", label="")
-    check.unknown_keys(raw, _PART_KEYS, path)
-    return Part(
-        type=_type(check, raw, path),
-        label=check.text(raw, "label", path, check.limits.label_chars, minimum=1),
-        position=check.integer(raw, "position", path, 0, check.limits.outputs - 1, default=0),
-    )
+    part = check.struct(value, Part, path)
+    return Part(type="", label="") if part is None else _with_type(check, part, path)
 
 
-_INPUT_KINDS: Final[dict[str, Callable[[Checker, dict[str, object], Path], Input]]] = {
-    "constant": _constant,
-    "shared": _shared,
-    "output_of": _output_of,
-    "gathered": _gathered,
-}
-
-
-def _payload(check: Checker, value: object, path: Path) -> Payload:
-    limits = check.limits
-    raw = check.record(value, path)
-    if raw is NO_RECORD:
-        return Payload(size=0)
-    check.unknown_keys(raw, _PAYLOAD_KEYS, path)
-    by_digest = raw.get("digest") is not None
-    if by_digest == (raw.get("inline") is not None):
-        given = "both" if by_digest else "neither"
+def _checked_payload(check: Checker, payload: Payload, raw: dict[str, object], path: Path) -> Payload:
+    """The payload with the size of inline bytes, which a request may leave out."""
+    size = raw.get("size")
+    if (payload.digest is None) == (payload.inline is None):
+        given = "neither" if payload.digest is None else "both"
         check.note_shown(path, given, "either inline bytes, or a digest with its size", "contradiction")
-        return Payload(size=0)
-    if by_digest:
-        size = check.integer(raw, "size", path, 0, limits.value_stored_bytes)
-        return Payload(digest=read_digest(check, raw, path), size=size)
-    inline = check.bytes_(raw, "inline", path, limits.value_inline_bytes)
-    size = len(inline) if inline is not None else 0
-    if raw.get("size") is not None and inline is not None and raw["size"] != size:
-        check.note((*path, "size"), raw["size"], f"{size}, or nothing, with these inline bytes", "contradiction")
-    return Payload(inline=inline, size=size)
+    elif payload.inline is None:
+        if size is None:
+            check.note_shown((*path, "size"), "nothing", "a whole number, the size of the stored bytes", "missing")
+    elif size not in (None, len(payload.inline)):
+        rule = f"{len(payload.inline)}, or nothing, with these inline bytes"
+        check.note((*path, "size"), size, rule, "contradiction")
+    else:
+        return Payload(inline=payload.inline, size=len(payload.inline))
+    return payload
 
 
 def read_outputs(check: Checker, raw: dict[str, object], path: Path) -> list[Output]:
-    if raw.get("outputs") is None:
-        return []
-    values = check.listing(raw, "outputs", path, check.limits.outputs)
-    return [_output(check, value, (*path, "outputs", i)) for i, value in enumerate(values)]
+    given, here = check.listing(raw, "outputs", path, check.limits.outputs), (*path, "outputs")
+    return [_with_type(check, output, (*here, i)) for i, output, _ in check.structs(given, Output, _Outputs, here)]
 
 
-def _output(check: Checker, value: object, path: Path) -> Output:
-    raw = check.record(value, path)
-    check.unknown_keys(raw, _OUTPUT_KEYS, path)
-    return Output(type=_type(check, raw, path), shared=check.boolean(raw, "shared", path))
-
-
-def _type(check: Checker, raw: dict[str, object], path: Path) -> str:
-    """The canonical type string; empty when it is wrong."""
-    text = check.text(raw, "type", path, check.limits.type_chars, minimum=1)
-    if not text:
-        return ""
+def _with_type(check: Checker, one: _Typed, path: Path) -> _Typed:
+    """The same with a canonical type string."""
     try:
-        return type_strings.canonical(text)
+        canonical = type_strings.canonical(one.type)
     except InvalidRequest as wrong:
-        check.note((*path, "type"), text, wrong.problems[0].allowed, "type_string")
-        return ""
+        check.note((*path, "type"), one.type, wrong.problems[0].allowed, "type_string")
+        return one
+    return one if canonical == one.type else structs.replace(one, type=canonical)

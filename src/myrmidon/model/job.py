@@ -10,10 +10,22 @@ How a job runs, fails and is retried is in scheduler/.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from myrmidon.model.task_request import TaskRequest, encode_task
+from myrmidon.model.limits import DEFAULT_LIMITS as _MOST
+from myrmidon.model.task_request import (
+    CLEAN,
+    Deadline,
+    Digest,
+    ExternalId,
+    Metadata,
+    Routing,
+    Tags,
+    TaskRequest,
+    encode_task,
+)
 
 
 class FailurePolicy(StrEnum):
@@ -41,21 +53,21 @@ class Node(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Graph(Struct, frozen=True, kw_only=True):
-    """A job as it was requested.
+    """A job as it was requested. The struct declares what a document may hold, as TaskRequest does.
 
     ``code``: digests of code that none of the nodes has, for tasks that the nodes add to the job while they run.
     """
 
-    name: str
+    name: Annotated[str, Meta(max_length=_MOST.name_chars, pattern=CLEAN)]
     nodes: list[Node]
-    external_id: str | None = None
-    routing: str = ""
+    external_id: ExternalId | None = None
+    routing: Routing = ""
     failure_policy: FailurePolicy = FailurePolicy.CONTINUE
-    max_num_retries: int = 0
-    deadline_s: int | None = None
-    metadata: dict[str, str] = {}
-    tags: list[str] = []
-    code: list[str] = []
+    max_num_retries: Annotated[int, Meta(ge=0, le=_MOST.job_retries_max)] = _MOST.job_retries_default
+    deadline_s: Deadline | None = None
+    metadata: Metadata = {}
+    tags: Tags = []
+    code: Annotated[list[Digest], Meta(max_length=_MOST.job_codes)] = []
 
 
 def encode_graph(graph: Graph) -> dict[str, object]:

@@ -15,24 +15,24 @@ from msgspec import structs
 
 from myrmidon.model.dag import DagBuilder, ExistingTask
 from myrmidon.model.function_validation import read_inputs
-from myrmidon.model.job import FailurePolicy, Graph, Node, RequiresPolicy, composed_routing
+from myrmidon.model.job import Graph, Node, RequiresPolicy, composed_routing
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.output_refs import labels_in
 from myrmidon.model.shown_input import Path, show_value
-from myrmidon.model.slice_validation import read_digests
 from myrmidon.model.task_request import TaskRequest, reads_outputs
-from myrmidon.model.task_validation import read_external_id, read_metadata, read_routing, read_tags, read_task
+from myrmidon.model.task_validation import read_task
 from myrmidon.model.validation import NO_RECORD, Checker
 
-_GRAPH_KEYS: Final = (frozenset(Graph.__struct_fields__) - {"nodes"}) | {"tasks"}
+_DECLARED: Final = frozenset(Graph.__struct_fields__) - {"nodes"}
+_GRAPH_KEYS: Final = _DECLARED | {"tasks"}
 GROWTH_KEYS: Final = frozenset({"requires", "parts", "delegates"})
 """The fields of an extension that change tasks of its job: see scheduler/growth.py."""
 _REPLACED_KEYS: Final = frozenset({"parameters"})
-"""Fields of a document that ``graph_form`` has replaced."""
+"""Fields of a document that ``parameters`` has replaced."""
 _NODE_KEYS: Final = frozenset({"requires", "requires_policy", "hold", "reruns", "task"})
 _LISTED_NODE_KEYS: Final = _NODE_KEYS | {"label"}
-_POLICIES: Final = {policy.value: policy for policy in FailurePolicy}
 _REQUIRES: Final = {policy.value: policy for policy in RequiresPolicy}
+_NO_TASKS_RULE: Final = 'at least one task, such as {"hello": {"task": {"command": ["echo", "hello"]}}}'
 _SUBS: Final = "taskId:"
 _ID_CHARS: Final = 18
 
@@ -116,24 +116,12 @@ def parse_graph(
     if given is NO_RECORD:
         check.finish()
     check.unknown_keys(given, _GRAPH_KEYS, (), also=_REPLACED_KEYS)
-    external_id = read_external_id(check, given, ())
-    routing = read_routing(check, given, ())
-    routing_bytes = _task_routing_bytes(limits, external_id, routing)
+    declared = {key: given[key] for key in _DECLARED if given.get(key) is not None}
+    graph: Graph = check.struct({"name": "", "nodes": [], **declared}, Graph, ()) or Graph(name="", nodes=[])
+    routing_bytes = _task_routing_bytes(limits, graph.external_id, graph.routing)
     nodes, broken = _nodes(check, given.get("tasks"), subs, routing_bytes)
-    graph = Graph(
-        name=check.text(given, "name", (), limits.name_chars, default=external_id or ""),
-        nodes=nodes,
-        external_id=external_id,
-        routing=routing,
-        failure_policy=check.choice(given, "failure_policy", (), _POLICIES, FailurePolicy.CONTINUE),
-        max_num_retries=check.integer(
-            given, "max_num_retries", (), 0, limits.job_retries_max, default=limits.job_retries_default
-        ),
-        deadline_s=check.optional_integer(given, "deadline_s", (), 1, limits.deadline_max_s),
-        metadata=read_metadata(check, given, ()),
-        tags=read_tags(check, given, ()),
-        code=read_digests(check, given, "code", ()),
-    )
+    name = graph.external_id or "" if given.get("name") is None else graph.name
+    graph = structs.replace(graph, name=name, nodes=nodes, tags=sorted(set(graph.tags)))
     if check.problems:
         DagBuilder(check, nodes, existing, broken).build()
     check.finish()
@@ -166,11 +154,14 @@ def _nodes(
 
 def _labelled_nodes(check: Checker, tasks: object) -> list[tuple[str, Path, object]]:
     """(label, path, raw node) of each task, whether they came as an object or as a list."""
+    if tasks is None or (isinstance(tasks, (dict, list, tuple)) and not tasks):
+        check.note_shown(("tasks",), "no tasks", _NO_TASKS_RULE, "missing" if tasks is None else "empty")
+        return []
     if not isinstance(tasks, (dict, list, tuple)):
         check.note(("tasks",), tasks, "an object of tasks by label, or a list", "type")
         return []
-    if not 1 <= len(tasks) <= check.limits.nodes:
-        check.note(("tasks",), tasks, f"1..{check.limits.nodes} tasks", "too_many" if tasks else "empty")
+    if len(tasks) > check.limits.nodes:
+        check.note(("tasks",), tasks, f"1..{check.limits.nodes} tasks", "too_many")
         return []
     if isinstance(tasks, dict):
         return _from_object(check, tasks)

@@ -7,11 +7,17 @@ so for very large numbers.
 from __future__ import annotations
 
 import re
-from typing import TypeAlias
+from collections.abc import Collection
+from difflib import get_close_matches
+from typing import Final, TypeAlias
 
 Path: TypeAlias = tuple[str | int, ...]
 """The keys and positions that lead to a part of a request."""
 
+DID_YOU_MEAN: Final = "did you mean that?"
+"""In the rule for an unknown key that looks like a known one."""
+_LIKENESS: Final = 0.75
+"""How alike a misspelt key and a known one are at least, from 0 to 1."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_$\-]{1,255}")
 
 
@@ -54,6 +60,22 @@ def kind_of(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return f"a list of {count(len(value), 'item')}"
     return f"a value of type {type(value).__name__}"
+
+
+def allowed_keys(key: str, known: Collection[str]) -> str:
+    """What is allowed in place of an unknown key: those that are known, and which one was probably meant."""
+    near = near_key(key, known)
+    return f"{f'`{near}` ({DID_YOU_MEAN}), or ' if near else ''}one of {', '.join(sorted(known))}"
+
+
+def near_key(key: str, known: Collection[str]) -> str:
+    """The known key that another one looks like, such as env of ENV and max_run_time of maxRunTime; empty if none."""
+    plain = {_plain(one): one for one in known}
+    return next((plain[one] for one in get_close_matches(_plain(key[:100]), plain, 1, _LIKENESS)), "")
+
+
+def _plain(key: str) -> str:
+    return key.replace("_", "").replace("-", "").lower()
 
 
 def count(number: int, noun: str) -> str:

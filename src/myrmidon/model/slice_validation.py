@@ -49,7 +49,11 @@ def read_slices(
     check: Checker, raw: dict[str, object], path: Path, function: Function | None, outputs: FoundOutputs
 ) -> list[Slice]:
     """The slices; ``outputs`` collects the references to outputs of other tasks."""
-    values = check.listing(raw, "slices", path, check.limits.slices, minimum=1)
+    if not raw.get("slices") and raw.get("slices") in (None, []):
+        rule = f"1..{check.limits.slices} slices, or `command` beside the other fields of the task"
+        check.note_shown((*path, "slices"), "nothing", rule, "missing")
+        return []
+    values = check.listing(raw, "slices", path, check.limits.slices)
     slices = [_slice(check, value, (*path, "slices", i), function, outputs) for i, value in enumerate(values)]
     if len(slices) > 1:
         _check_slices(check, slices, (*path, "slices"))
@@ -158,7 +162,11 @@ def _payload(check: Checker, raw: dict[str, object], path: Path) -> str:
     if not isinstance(given, dict):
         check.note(here, raw["payload"], "an object", "type")
         return ""
-    text = msgspec.json.encode(given, order="sorted")
+    try:
+        text = msgspec.json.encode(given, order="sorted")
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        check.note(here, given, "JSON, without lone surrogates in its texts", "json")
+        return ""
     if is_too_deep(text):
         # Possible by a parameter's value that is put into a document.
         check.note(here, given, f"at most {MAX_DEPTH} levels", "depth")
@@ -279,7 +287,7 @@ def read_files(check: Checker, raw: dict[str, object], path: Path) -> FilesRef |
     limit = check.limits.namespace_chars
     rule = "letters, digits and - . _"
     return FilesRef(
-        digest=read_digest(check, given, here),
+        digest=_digest(check, given, here),
         size=check.integer(given, "size", here, 0, MAX_INT64),
         namespace=check.text(
             given, "namespace", here, limit, minimum=1, pattern=_NAMESPACE, allowed=rule, default="default"
@@ -287,15 +295,8 @@ def read_files(check: Checker, raw: dict[str, object], path: Path) -> FilesRef |
     )
 
 
-def read_digest(check: Checker, raw: dict[str, object], path: Path) -> str:
+def _digest(check: Checker, raw: dict[str, object], path: Path) -> str:
     return check.text(raw, "digest", path, 64, minimum=64, pattern=_DIGEST, allowed=_DIGEST_RULE)
-
-
-def read_digests(check: Checker, raw: dict[str, object], key: str, path: Path) -> list[str]:
-    def is_digest(text: str) -> bool:
-        return _DIGEST.fullmatch(text) is not None
-
-    return check.texts(raw, key, path, check.limits.job_codes, chars=64, fits=is_digest, allowed=_DIGEST_RULE)
 
 
 # Most requests use few fields, so only those that are given are read; the struct has the defaults of the others.

@@ -18,12 +18,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from hashlib import sha256
-from typing import Any, TypeAlias, cast
+from typing import Annotated, Any, Final, TypeAlias, cast
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from myrmidon.model.ids import show_run
+from myrmidon.model.limits import DEFAULT_LIMITS as _MOST
 
 
 class FilesRef(Struct, frozen=True, kw_only=True):
@@ -84,6 +85,32 @@ class Slice(Struct, frozen=True, kw_only=True, gc=False):
     wait_for_capacity: bool = True
 
 
+# ---------------------------------------------------------------- functions and their values
+#
+# From here on the structs declare what is allowed in a request, which is decoded into them (task_validation.py). The
+# ones above are also decoded from the database, where another release may have stored what this one does not allow.
+
+CLEAN: Final = r"^[^\x00\ud800-\udfff]*\Z"
+"""No NUL and no lone surrogates: not every database and operating system can hold those."""
+_DIGEST_OR_NOTHING: Final = r"^([0-9a-f]{64})?\Z"
+_FunctionName = Annotated[str, Meta(min_length=1, max_length=_MOST.function_name_chars, pattern=CLEAN)]
+_TypeString = Annotated[str, Meta(min_length=1, max_length=_MOST.type_chars)]
+_Label = Annotated[str, Meta(min_length=1, max_length=_MOST.label_chars, pattern=CLEAN)]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z", description="SHA-256 as 64 lower-case hex")]
+_Position = Annotated[int, Meta(ge=0, le=_MOST.outputs - 1)]
+
+
+NAMED_ENVIRONMENT: Final = "name:"
+"""The beginning of the environment of a function that bots offer by name."""
+_ENVIRONMENT: Final = rf"^([0-9a-f]{{64}}|{NAMED_ENVIRONMENT}[A-Za-z0-9][A-Za-z0-9_.-]{{0,63}})?\Z"
+_CODE_RULE: Final = "SHA-256 of a zip as 64 lower-case hex, or nothing for a package that is installed on the bot"
+_IDENTITY_RULE: Final = "a digest of 64 lower-case hex, or nothing: then the whole code decides"
+_ENVIRONMENT_RULE: Final = (
+    "SHA-256 of a document with requirements as 64 lower-case hex, name: with the name of an environment of the bots, "
+    "or nothing for the packages of the bot"
+)
+
+
 class Language(StrEnum):
     """Which executor runs a function."""
 
@@ -92,7 +119,7 @@ class Language(StrEnum):
     RUST = "RUST"
 
 
-class Function(Struct, frozen=True, kw_only=True):
+class Function(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A typed function of a package: the module to import, and the qualified name in it.
 
     In C++ and Rust the package is the file name of a shared library, and the name that of a function in it. ``code`` is
@@ -103,18 +130,16 @@ class Function(Struct, frozen=True, kw_only=True):
     bot's own, the digest of a document with requirements, or ``name:`` and the name of an environment that bots offer.
     """
 
-    package_name: str
-    func_name: str
+    package_name: _FunctionName
+    func_name: _FunctionName
     language: Language = Language.PYTHON
-    code: str = ""
-    signature: str = ""
-    memory_mb: int | None = None
-    identity: str = ""
-    environment: str = ""
+    code: Annotated[str, Meta(pattern=_DIGEST_OR_NOTHING, description=_CODE_RULE)] = ""
+    signature: Annotated[str, Meta(max_length=_MOST.signature_chars, pattern=CLEAN)] = ""
+    memory_mb: Annotated[int, Meta(ge=1, le=_MOST.memory_max_mb)] | None = None
+    identity: Annotated[str, Meta(pattern=_DIGEST_OR_NOTHING, description=_IDENTITY_RULE)] = ""
+    environment: Annotated[str, Meta(pattern=_ENVIRONMENT, description=_ENVIRONMENT_RULE)] = ""
 
 
-NAMED_ENVIRONMENT = "name:"
-"""The beginning of the environment of a function that bots offer by name."""
 ENVIRONMENT_DIMENSION = "environment"
 BUILT_ENVIRONMENT = "requirements"
 """The value of that dimension of bots that build environments from requirements."""
@@ -132,53 +157,56 @@ def environment_value(function: Function) -> str:
     return BUILT_ENVIRONMENT if function.environment else ""
 
 
-class Payload(Struct, frozen=True, kw_only=True):
-    """A value's bytes: inline if small, else the digest under which they were uploaded."""
+class Payload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A value's bytes: inline if small, else the digest under which they were uploaded.
 
-    inline: bytes | None = None
-    digest: str | None = None
-    size: int
+    A request may leave out the size of inline bytes.
+    """
+
+    inline: Annotated[bytes, Meta(max_length=_MOST.value_inline_bytes)] | None = None
+    digest: Digest | None = None
+    size: Annotated[int, Meta(ge=0, le=_MOST.value_stored_bytes)] = 0
 
 
-class Constant(Struct, frozen=True, kw_only=True, tag="constant", tag_field="kind"):
+class Constant(Struct, frozen=True, kw_only=True, tag="constant", tag_field="kind", forbid_unknown_fields=True):
     """An input given with the request."""
 
-    type: str
+    type: _TypeString
     payload: Payload
 
 
-class Shared(Struct, frozen=True, kw_only=True, tag="shared", tag_field="kind"):
+class Shared(Struct, frozen=True, kw_only=True, tag="shared", tag_field="kind", forbid_unknown_fields=True):
     """An input that is a shared value; the job keeps a reference to it."""
 
-    type: str
-    shared_value_id: int
+    type: _TypeString
+    shared_value_id: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
 
 
-class OutputOf(Struct, frozen=True, kw_only=True, tag="output_of", tag_field="kind"):
+class OutputOf(Struct, frozen=True, kw_only=True, tag="output_of", tag_field="kind", forbid_unknown_fields=True):
     """An input that another task of the same job produces: a data edge."""
 
-    type: str
-    label: str
-    position: int
+    type: _TypeString
+    label: _Label
+    position: _Position = 0
 
 
-class Part(Struct, frozen=True, kw_only=True):
+class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One part of a gathered input: an output of another task of the same job, which makes a data edge."""
 
-    type: str
-    label: str
-    position: int = 0
+    type: _TypeString
+    label: _Label
+    position: _Position = 0
 
 
-class Gathered(Struct, frozen=True, kw_only=True, tag="gathered", tag_field="kind"):
+class Gathered(Struct, frozen=True, kw_only=True, tag="gathered", tag_field="kind", forbid_unknown_fields=True):
     """An input that is composed of the outputs of other tasks.
 
     ``shape`` is msgpack in which an extension of type 1 marks the place of each part, by its number. Without a shape
     the input is the list of all parts.
     """
 
-    type: str
-    parts: list[Part]
+    type: _TypeString
+    parts: Annotated[list[Part], Meta(max_length=_MOST.inputs)]
     shape: Payload | None = None
 
 
@@ -201,11 +229,62 @@ def labels_of_inputs(request: TaskRequest) -> set[str]:
     return found
 
 
-class Output(Struct, frozen=True, kw_only=True):
+class Output(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A typed position the function returns; a shared output outlives its job."""
 
-    type: str
+    type: _TypeString
     shared: bool = False
+
+
+Tags = Annotated[
+    list[
+        Annotated[
+            str,
+            Meta(
+                max_length=_MOST.tag_chars,
+                pattern=r"^[^\x00\ud800-\udfff]*:[^\x00\ud800-\udfff]*\Z",
+                description=f"key:value of at most {_MOST.tag_chars} characters",
+            ),
+        ]
+    ],
+    Meta(max_length=_MOST.tags),
+]
+Metadata = Annotated[
+    dict[
+        Annotated[str, Meta(min_length=1, max_length=_MOST.metadata_key_chars, pattern=CLEAN)],
+        Annotated[str, Meta(max_length=_MOST.metadata_value_chars, pattern=CLEAN)],
+    ],
+    Meta(max_length=_MOST.metadata_keys),
+]
+ExternalId = Annotated[
+    str,
+    Meta(
+        max_length=_MOST.external_id_chars,
+        pattern=r"^[A-Za-z0-9_\-]+\Z",
+        description=f"1..{_MOST.external_id_chars} letters, digits, - and _: it is one word of a routing key",
+    ),
+]
+Routing = Annotated[
+    str,
+    Meta(
+        max_length=_MOST.routing_chars,
+        pattern=r"^[^\s*#\x00-\x1f\x7f\ud800-\udfff]*\Z",
+        description=f"words separated by dots, without space, * and #, of at most {_MOST.routing_chars} characters",
+    ),
+]
+Deadline = Annotated[int, Meta(ge=1, le=_MOST.deadline_max_s)]
+_Account = Annotated[
+    str,
+    Meta(
+        max_length=_MOST.service_account_chars,
+        pattern=r"^(none|bot|[^@\s\x00\ud800-\udfff]+@[^@\s\x00\ud800-\udfff]+)?\Z",
+        description=f"none, bot or an e-mail address of at most {_MOST.service_account_chars} characters",
+    ),
+]
+_SoftTimeout = (
+    Annotated[int, Meta(ge=1, le=_MOST.execution_timeout_max_s)]
+    | Annotated[float, Meta(ge=_MOST.soft_timeout_min_s, le=_MOST.execution_timeout_max_s)]
+)
 
 
 class TaskRequest(Struct, frozen=True, kw_only=True, gc=False):
@@ -214,29 +293,29 @@ class TaskRequest(Struct, frozen=True, kw_only=True, gc=False):
     ``deadline_s`` None means the deadline of the job, or the default for a task without a job.
     """
 
-    name: str
+    name: Annotated[str, Meta(min_length=1, max_length=_MOST.name_chars, pattern=CLEAN)]
     slices: list[Slice]
     function: Function | None = None
     inputs: list[Input] = []
     outputs: list[Output] = []
-    priority: int = 100
-    tags: list[str] = []
-    user: str = ""
-    service_account: str = "none"
+    priority: Annotated[int, Meta(ge=0, le=_MOST.priority_max)] = _MOST.priority_default
+    tags: Tags = []
+    user: Annotated[str, Meta(max_length=_MOST.user_chars, pattern=CLEAN)] = ""
+    service_account: _Account = "none"
     parent: tuple[int, int] | None = None
     detached: bool = False
-    retries: int = 1
-    reruns: int = 0
-    max_instances: int = 1
-    soft_timeout_s: int | float | None = None
-    lease_s: int = 300
-    deadline_s: int | None = None
-    secret_bytes: bytes | None = None
-    stdin: bytes | None = None
+    retries: Annotated[int, Meta(ge=0, le=_MOST.retries_max)] = _MOST.retries_default
+    reruns: Annotated[int, Meta(ge=0, le=_MOST.reruns_max)] = 0
+    max_instances: Annotated[int, Meta(ge=1, le=_MOST.instances_max)] = 1
+    soft_timeout_s: _SoftTimeout | None = None
+    lease_s: Annotated[int, Meta(ge=1, le=_MOST.lease_max_s)] = _MOST.lease_default_s
+    deadline_s: Deadline | None = None
+    secret_bytes: Annotated[bytes, Meta(max_length=_MOST.secret_bytes)] | None = None
+    stdin: Annotated[bytes, Meta(max_length=_MOST.stdin_bytes)] | None = None
     evaluate_only: bool = False
-    external_id: str | None = None
-    routing: str = ""
-    metadata: dict[str, str] = {}
+    external_id: ExternalId | None = None
+    routing: Routing = ""
+    metadata: Metadata = {}
 
     def __repr__(self) -> str:
         """Omits the secret, so that it cannot appear in logs and tracebacks."""

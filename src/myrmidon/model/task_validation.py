@@ -1,12 +1,12 @@
 """Parse untyped JSON into a TaskRequest, collecting every problem.
 
-Problems are recorded in a Checker with path, value and what is allowed; a wrong field gets a harmless value, so that
-parsing continues and all problems are reported at once.
+The struct declares what most fields may hold; here is what depends on several fields or on the settings. Problems are
+recorded in a Checker with path, value and what is allowed; a wrong field gets a harmless value, so that parsing
+continues and all problems are reported at once.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from msgspec import structs
@@ -15,21 +15,16 @@ from myrmidon.model.function_validation import check_environment, read_function,
 from myrmidon.model.ids import try_parse_id
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.output_refs import FoundOutputs
+from myrmidon.model.short_form import SHORT_KEYS
 from myrmidon.model.shown_input import Path
 from myrmidon.model.slice_validation import FieldReader, read_slices
 from myrmidon.model.task_request import (
-    Function,
     Gathered,
     OutputOf,
     TaskRequest,
 )
 from myrmidon.model.validation import NO_RECORD, Checker
 
-_ACCOUNT = re.compile(r"none|bot|[^@\s]+@[^@\s]+|")
-EXTERNAL_ID: Final = re.compile(r"[A-Za-z0-9_\-]+")
-ROUTING: Final = re.compile(r"[^\s*#\x00-\x1f\x7f]*")
-EXTERNAL_ID_RULE: Final = "letters, digits, - and _: it is one word of a routing key"
-ROUTING_RULE: Final = "words separated by dots, without space, * and #"
 _TASK_KEYS: Final = frozenset(TaskRequest.__struct_fields__)
 
 
@@ -56,29 +51,48 @@ def parse_task(raw: object, limits: Limits = DEFAULT_LIMITS) -> TaskRequest:
 
 def read_task(check: Checker, raw: object, path: Path, label: str = "") -> TaskRequest:
     """The request as a struct, with problems recorded in ``check``. ``label`` is the default name."""
-    limits = check.limits
     given = check.record(raw, path)
     if given is NO_RECORD:
         return TaskRequest(name=label, slices=[])
-    check.unknown_keys(given, _TASK_KEYS, path)
+    check.unknown_keys(given, _TASK_KEYS, path, also=SHORT_KEYS)
     function = read_function(check, given, path)
     outputs = FoundOutputs()
     given = outputs.take_stdin(check, given, path)
-    request = TaskRequest(
-        name=_name(check, given, path, usual=label or function),
+    request = _declared_fields(check, given, path, usual_name=label or (function.func_name if function else None))
+    request = structs.replace(
+        request,
         slices=read_slices(check, given, path, function, outputs),
         function=function,
-        priority=check.integer(given, "priority", path, 0, limits.priority_max, default=limits.priority_default),
-        retries=check.integer(given, "retries", path, 0, limits.retries_max, default=limits.retries_default),
-        lease_s=check.integer(
-            given, "lease_s", path, limits.lease_min_s, limits.lease_max_s, default=limits.lease_default_s
-        ),
-        **{key: read(check, given, path) for key, read in _OPTIONAL_IN_TASK.items() if key in given},
+        **{key: read(check, given, path) for key, read in _READ_HERE.items() if key in given},
     )
     _check_contradictions(check, request, path)
     if function is not None:
         check_environment(check, function, request.slices, path)
     return _with_sources(check, request, outputs, path) if outputs.sources else request
+
+
+def _declared_fields(check: Checker, raw: dict[str, object], path: Path, usual_name: str | None) -> TaskRequest:
+    """The request with the fields that its struct declares, in the form in which they are stored."""
+    limits = check.limits
+    given: dict[str, object] = {**raw, **_NOT_DECLARED}
+    if raw.get("lease_s") is None:
+        given["lease_s"] = limits.lease_default_s
+    if raw.get("name") is None and usual_name:
+        given["name"] = usual_name
+    request: TaskRequest | None = check.struct(given, TaskRequest, path)
+    if request is None:
+        return TaskRequest(name="", slices=[])
+    if request.lease_s < limits.lease_min_s:
+        rule = f"a whole number in {limits.lease_min_s}..{limits.lease_max_s}"
+        check.note((*path, "lease_s"), request.lease_s, rule, "range")
+    changed: dict[str, object] = {}
+    if len(request.tags) > 1:
+        changed["tags"] = sorted(set(request.tags))
+    if not request.service_account:
+        changed["service_account"] = "none"
+    if isinstance(request.soft_timeout_s, float) and request.soft_timeout_s.is_integer():
+        changed["soft_timeout_s"] = int(request.soft_timeout_s)
+    return structs.replace(request, **changed) if changed else request
 
 
 def _with_sources(check: Checker, request: TaskRequest, outputs: FoundOutputs, path: Path) -> TaskRequest:
@@ -87,15 +101,6 @@ def _with_sources(check: Checker, request: TaskRequest, outputs: FoundOutputs, p
         shown = f"{outputs.sources[0].label}:{outputs.sources[0].position}"
         check.note((*path, "slices", "$output"), shown, "none with a function: use inputs", "contradiction")
     return structs.replace(request, inputs=outputs.sources)
-
-
-def _name(check: Checker, raw: dict[str, object], path: Path, usual: str | Function | None) -> str:
-    """The name; for tasks of a job the label, and for functions the function's name, is the default."""
-    limit = check.limits.name_chars
-    if not usual:
-        return check.text(raw, "name", path, limit, minimum=1)
-    default = usual if isinstance(usual, str) else usual.func_name
-    return check.text(raw, "name", path, limit, minimum=1, default=default)
 
 
 def _check_contradictions(check: Checker, request: TaskRequest, path: Path) -> None:
@@ -113,16 +118,6 @@ def _check_contradictions(check: Checker, request: TaskRequest, path: Path) -> N
         check.note((*path, "soft_timeout_s"), soft, f"less than the execution timeout of {hard}", "contradiction")
 
 
-def read_account(check: Checker, raw: dict[str, object], path: Path) -> str:
-    limit = check.limits.service_account_chars
-    rule = "none, bot or an e-mail address"
-    return check.text(raw, "service_account", path, limit, pattern=_ACCOUNT, allowed=rule, default="none") or "none"
-
-
-def read_secret(check: Checker, raw: dict[str, object], path: Path) -> bytes | None:
-    return check.bytes_(raw, "secret_bytes", path, check.limits.secret_bytes, secret=True)
-
-
 def read_parent(check: Checker, raw: dict[str, object], path: Path) -> tuple[int, int] | None:
     given = raw.get("parent")
     if given is None:
@@ -134,71 +129,6 @@ def read_parent(check: Checker, raw: dict[str, object], path: Path) -> tuple[int
     return parsed
 
 
-def read_tags(check: Checker, raw: dict[str, object], path: Path) -> list[str]:
-    """The user's tags, sorted and unique; each has the form ``key:value``."""
-    if raw.get("tags") is None:
-        return []
-    limits = check.limits
-    tags = check.texts(raw, "tags", path, limits.tags, chars=limits.tag_chars, fits=_has_colon, allowed="key:value")
-    return sorted(set(tags))
-
-
-def _has_colon(tag: str) -> bool:
-    return ":" in tag
-
-
-def read_external_id(check: Checker, raw: dict[str, object], path: Path) -> str | None:
-    """The id that the client chose for the task."""
-    if raw.get("external_id") is None:
-        return None
-    limit = check.limits.external_id_chars
-    return check.text(raw, "external_id", path, limit, minimum=1, pattern=EXTERNAL_ID, allowed=EXTERNAL_ID_RULE)
-
-
-def read_routing(check: Checker, raw: dict[str, object], path: Path) -> str:
-    """The words that the client adds to the routing keys of its events."""
-    limit = check.limits.routing_chars
-    return check.text(raw, "routing", path, limit, pattern=ROUTING, allowed=ROUTING_RULE, default="")
-
-
-def read_metadata(check: Checker, raw: dict[str, object], path: Path) -> dict[str, str]:
-    """Texts that are stored with the request and otherwise ignored."""
-    limits = check.limits
-    given = check.mapping(raw, "metadata", path, limits.metadata_keys)
-    metadata: dict[str, str] = {}
-    for key, value in given.items():
-        here = (*path, "metadata", key)
-        check.item(key, here, limits.metadata_key_chars, minimum=1)
-        metadata[key] = check.item(value, here, limits.metadata_value_chars) or ""
-    return metadata
-
-
-def _soft_timeout(check: Checker, raw: dict[str, object], path: Path) -> int | float | None:
-    limits = check.limits
-    return check.optional_number(raw, "soft_timeout_s", path, limits.soft_timeout_min_s, limits.execution_timeout_max_s)
-
-
-# Most requests use few fields, so only those that are given are read; the struct has the defaults of the others.
-_OPTIONAL_IN_TASK: Final[dict[str, FieldReader]] = {
-    "inputs": read_inputs,
-    "outputs": read_outputs,
-    "tags": read_tags,
-    "user": lambda check, raw, path: check.text(raw, "user", path, check.limits.user_chars, default=""),
-    "service_account": read_account,
-    "parent": read_parent,
-    "detached": lambda check, raw, path: check.boolean(raw, "detached", path),
-    "reruns": lambda check, raw, path: check.integer(raw, "reruns", path, 0, check.limits.reruns_max, default=0),
-    "max_instances": lambda check, raw, path: check.integer(
-        raw, "max_instances", path, 1, check.limits.instances_max, default=1
-    ),
-    "soft_timeout_s": _soft_timeout,
-    "deadline_s": lambda check, raw, path: check.optional_integer(
-        raw, "deadline_s", path, 1, check.limits.deadline_max_s
-    ),
-    "secret_bytes": read_secret,
-    "stdin": lambda check, raw, path: check.bytes_(raw, "stdin", path, check.limits.stdin_bytes),
-    "evaluate_only": lambda check, raw, path: check.boolean(raw, "evaluate_only", path),
-    "external_id": read_external_id,
-    "routing": read_routing,
-    "metadata": read_metadata,
-}
+_READ_HERE: Final[dict[str, FieldReader]] = {"inputs": read_inputs, "outputs": read_outputs, "parent": read_parent}
+_NOT_DECLARED: Final[dict[str, object]] = {"slices": [], "function": None, "inputs": [], "outputs": [], "parent": None}
+"""Fields that are read by functions, with what stands for them meanwhile. The struct declares what others may hold."""

@@ -10,17 +10,17 @@ cannot exhaust the stack.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar, cast
+from itertools import islice
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
-from myrmidon.model.shown_input import Path, count, kind_of, show_path, show_value
+from myrmidon.model.shown_input import Path, allowed_keys, count, kind_of, show_path, show_value
+from myrmidon.model.struct_problems import problems_of
 
 E = TypeVar("E", bound=str)
 T = TypeVar("T")
@@ -33,6 +33,9 @@ REQUIRED: Final = "\0required"
 NO_RECORD: Final[dict[str, object]] = {}
 """Returned in place of an object that is missing or wrong; compare with ``is``."""
 
+_UNFIT: Final = (msgspec.ValidationError, UnicodeError)
+"""What convert raises for a value that does not fit; UnicodeError for lone surrogates."""
+_MAX_STRUCT_DEPTH: Final = 4
 _MAX_KNOWN: Final = 64
 _encode = msgspec.json.Encoder().encode
 
@@ -57,12 +60,13 @@ class Checker:
     its own path. None counts as absent, so that clients may send null for the default.
     """
 
-    __slots__ = ("_known", "_unlisted", "limits", "problems")
+    __slots__ = ("_known", "_unlisted", "_warnings", "limits", "problems")
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
         self.limits = limits
         self.problems: list[Problem] = []
         self._unlisted = 0
+        self._warnings: dict[tuple[str | int, str], list[Path]] = {}
         self._known: dict[tuple[str, bytes], object] = {}
 
     def once(self, kind: str, raw: object, read: Callable[[], T]) -> T:
@@ -101,6 +105,17 @@ class Checker:
             return
         self.problems.append(Problem(show_path(path), shown, allowed, code))
 
+    def warn(self, path: Path, reason: str) -> None:
+        """Record a field that has no effect, and why, in a request that means the same without it."""
+        self._warnings.setdefault((path[-1], reason), []).append(path)
+
+    def warnings(self) -> list[str]:
+        """A sentence for each kind of field that has no effect, with the first place of it."""
+        return [
+            f"{show_path(paths[0])}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''} has no effect: {reason}"
+            for (_, reason), paths in self._warnings.items()
+        ]
+
     def finish(self) -> None:
         """Raise InvalidRequest with all problems, if there are any."""
         if not self.problems:
@@ -134,7 +149,7 @@ class Checker:
             return
         for key in raw:
             if key not in known:
-                self.note_shown((*path, key), kind_of(raw[key]), f"one of {', '.join(sorted(known | also))}", "unknown")
+                self.note_shown((*path, key), kind_of(raw[key]), allowed_keys(key, known | also), "unknown")
 
     def mapping(self, raw: Mapping[str, object], key: str, path: Path, limit: int) -> dict[str, object]:
         """An optional object of at limit that many keys."""
@@ -164,6 +179,33 @@ class Checker:
             self.note((*path, key), value, f"{minimum}..{limit} items", "too_many" if len(value) > limit else "missing")
             return []
         return list(value)
+
+    # -- structs ----------------------------------------------------------------------------------------
+
+    def struct(self, value: object, kind: Any, path: Path) -> Any:
+        """The value as a struct that declares what is allowed; None if it is not one, with all problems recorded."""
+        try:
+            return msgspec.convert(value, kind)
+        except _UNFIT:
+            found = list(islice(problems_of(value, kind, path, null_is_absent=True, quotes=True), MAX_PROBLEMS))
+        for where, problem in found:
+            self.note_shown(where, problem.value, problem.allowed, problem.code)
+        try:
+            return None if found else msgspec.convert(_without_nulls(value, _MAX_STRUCT_DEPTH), kind)
+        except _UNFIT:
+            self.note(path, value, "JSON, without lone surrogates in its texts", "characters")
+            return None
+
+    def structs(self, values: list[object], kind: Any, items: type[Any], path: Path) -> list[tuple[int, Any, Any]]:
+        """(position, struct, value) of those items of a list that are structs of this kind.
+
+        ``items`` is a struct with the list as its field ``items``: msgspec looks at the type of a plain list each time.
+        """
+        try:
+            return list(zip(range(len(values)), msgspec.convert({"items": values}, items).items, values, strict=True))
+        except _UNFIT:
+            found = [(i, self.struct(value, kind, (*path, i)), value) for i, value in enumerate(values)]
+            return [one for one in found if one[1] is not None]
 
     # -- single values ----------------------------------------------------------------------------------
 
@@ -322,20 +364,6 @@ class Checker:
             return default
         return chosen
 
-    def bytes_(
-        self, raw: Mapping[str, object], key: str, path: Path, limit: int, *, secret: bool = False
-    ) -> bytes | None:
-        """Bytes, or base64 text of them; absent is None. Problems never show the content."""
-        value = raw.get(key)
-        if value is None:
-            return None
-        decoded = _decoded(value, limit)
-        if decoded is not None and len(decoded) <= limit:
-            return decoded
-        shown = "a secret" if secret else kind_of(value) if decoded is None else count(len(decoded), "byte")
-        self.note_shown((*path, key), shown, f"at most {limit} bytes, as base64 text", "bytes")
-        return None
-
     def relative(self, raw: Mapping[str, object], key: str, path: Path, limit: int, *, default: str = REQUIRED) -> str:
         """A path below the run's working directory, see is_relative."""
         value = self.text(raw, key, path, limit, minimum=1 if default is REQUIRED else 0, default=default)
@@ -354,15 +382,10 @@ def is_relative(path: str) -> bool:
     return path == "." or not _BAD_PATH_STEP.search(path)
 
 
-def _decoded(value: object, limit: int) -> bytes | None:
-    """The bytes of a value, or None. A text that is far too long is not decoded, only made to fail the size check."""
-    if isinstance(value, (bytes, bytearray)):
-        return bytes(value)
-    if not isinstance(value, str):
-        return None
-    if len(value) > limit * 2 + 8:
-        return b"\0" * (limit + 1)
-    try:
-        return base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError):
-        return None
+def _without_nulls(value: object, depth: int) -> object:
+    """The value without fields that are null, which counts as absent; only as deep as structs are nested."""
+    if depth and isinstance(value, dict):
+        return {key: _without_nulls(item, depth - 1) for key, item in value.items() if item is not None}
+    if depth and isinstance(value, list):
+        return [_without_nulls(item, depth - 1) for item in value]
+    return value

@@ -9,6 +9,7 @@ Delays have full jitter, so that clients that failed together do not retry toget
 from __future__ import annotations
 
 import json
+import logging
 import random
 import socket
 import ssl
@@ -35,9 +36,12 @@ from myrmidon.sdk.errors import (
     error_for_response,
 )
 
+_log = logging.getLogger("myrmidon")
+
 T = TypeVar("T")
 
 KEY_HEADER: Final = "Idempotency-Key"
+_WARNING_HEADER: Final = "Myrmidon-Warning"
 _LENGTH_HEADERS: Final = frozenset({"content-length", "transfer-encoding"})
 _MAX_IDLE: Final = 32
 """Connections that are kept for further calls. urllib3 logs a warning when threads use more."""
@@ -166,7 +170,10 @@ class Transport:
             response = self._send(method, path, query, headers, data, read_s=_READ_S + wait_s)
             return Reply(response.status, response.headers, response.data)
 
-        return self._with_retries(send, within_s)
+        reply = self._with_retries(send, within_s)
+        if (warning := reply.headers.get(_WARNING_HEADER)) is not None:
+            _log.warning("warning: %s", warning)
+        return reply
 
     def stream(self, path: str, *, query: Mapping[str, Any] | None = None, after: str | None = None) -> Iterator[Event]:
         """Events of a stream, without end: a stream that breaks or ends is resumed after its last event.

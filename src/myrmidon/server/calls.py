@@ -46,7 +46,8 @@ class Style(StrEnum):
 
     OURS = "ours"
     V1 = "swarming v1"
-    """Tolerant: unknown keys, numbers as strings and null are accepted. Errors as Google's API clients expect them."""
+    """Tolerant: unknown keys (with a warning), numbers as strings and null are accepted. Errors as Google's API clients
+    expect them."""
     V1_OLD = "swarming v1, older prefix"
     TASKCLUSTER = "taskcluster scheduler v1"
     """Errors as TaskCluster's clients expect them; calls may be signed with Hawk."""
@@ -120,6 +121,8 @@ class Call(Struct, kw_only=True):
     bearer: str = ""
     """The token that the call was made with."""
     headers: Mapping[str, str] = {}
+    warnings: list[str] = []
+    """What was accepted without effect: a handler adds to it, and the answer has it in its header."""
 
 
 class Answer(Struct, kw_only=True):

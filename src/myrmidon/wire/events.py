@@ -18,7 +18,7 @@ Kind = Literal[
 """All events of tasks or of jobs, or the events that are messages of this kind (docs/messages.md)."""
 
 
-class EventsQuery(Struct, frozen=True, kw_only=True):
+class EventsQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``after``: the position of the last event received; 0 for all stored events; absent for new events only.
 
     Filters: ``job``: events of a job and of its tasks; ``task``: events of these tasks; ``kind``: of these kinds.

@@ -130,6 +130,8 @@ class JobCheck(Struct, frozen=True, kw_only=True):
     """With ``resume``: the job that has the same document, which would be returned."""
     supersedes: str | None = None
     """With ``resume``: the earlier revision of the job, which would be superseded."""
+    warnings: list[str] = []
+    """Fields that would be accepted without effect, as in the header ``Myrmidon-Warning`` of a submit."""
 
 
 # ---------------------------------------------------------------- lists

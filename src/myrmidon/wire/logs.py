@@ -22,7 +22,7 @@ class Stream(StrEnum):
     BOTH = "both"
 
 
-class LogQuery(Struct, frozen=True, kw_only=True):
+class LogQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which bytes. ``run`` is the task's deciding or last one if absent; with both streams, stderr follows stdout."""
 
     run: RunNumber | None = None
@@ -31,7 +31,7 @@ class LogQuery(Struct, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=MAX_RANGE_BYTES)] = 1 << 20
 
 
-class FollowQuery(Struct, frozen=True, kw_only=True):
+class FollowQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which run; if absent, the task's current run and all later ones, until the task has ended."""
 
     run: RunNumber | None = None
@@ -66,7 +66,7 @@ class Ended(Struct, frozen=True):
     exit_code: int | None
 
 
-class LogTimesQuery(Struct, frozen=True, kw_only=True):
+class LogTimesQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``run`` as for a range. ``after``: ``next`` of the page before."""
 
     run: RunNumber | None = None

@@ -333,7 +333,7 @@ class Mode(StrEnum):
     ALL = "all"
 
 
-class WaitRequest(Struct, frozen=True, kw_only=True):
+class WaitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Wait until any or all of these tasks have ended, at most ``wait_s`` seconds. The server limits that to 120."""
 
     task_ids: Annotated[list[str], Meta(max_length=MAX_WAIT)]

@@ -18,8 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 
+from myrmidon.model.short_form import ShortForms, expand_task
 from myrmidon.model.task_request import Properties, Slice, TaskRequest
 from myrmidon.model.task_validation import parse_task
+from myrmidon.model.validation import Checker
 from myrmidon.wire.tasks import EXAMPLE
 from tests.deadline import HANG_S
 from tests.live import live_server
@@ -126,5 +128,7 @@ def test_every_field_of_a_request_is_documented_and_the_examples_are_good():
     documented = set(re.findall(r"`(\w+)`", text))
     for noun in (TaskRequest, Slice, Properties):
         assert set(noun.__struct_fields__) - documented == set()
-    (example,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
-    assert parse_task(json.loads(example)).name == parse_task(EXAMPLE).name == "hello"
+    example, short = map(json.loads, re.findall(r"```json\n(.*?)```", text, re.DOTALL))
+    assert parse_task(example).name == parse_task(EXAMPLE).name == "hello"
+    request = expand_task(Checker(), short, (), ShortForms(), default_pool="default", now=0)
+    assert parse_task({"name": "hello", **request}) == parse_task(example), "the short form is the same task"

@@ -10,6 +10,7 @@ from functools import partial
 from hashlib import sha256
 
 import pytest
+from msgspec import Struct
 
 from myrmidon.model.ids import show_task
 from myrmidon.server.asgi.routes import every_route
@@ -331,6 +332,15 @@ def test_a_wrong_query_is_refused(app, path, query):
         400,
         "request.invalid",
     )
+
+
+def test_every_body_and_query_refuses_unknown_fields():
+    """A field that is accepted and ignored does not do what its sender means."""
+    public = [line for line in TABLE if line.path.startswith("/api/v1/")]
+    kinds = {kind for line in public for kind in (line.body, line.query) if isinstance(kind, type)}
+    structs = [kind for kind in kinds if issubclass(kind, Struct)]
+    assert structs
+    assert [kind.__name__ for kind in structs if not kind.__struct_config__.forbid_unknown_fields] == []
 
 
 def test_a_path_or_method_that_is_not_there_has_the_same_shape(app):

@@ -135,3 +135,52 @@ def test_a_problem_of_a_request_without_slices_is_told_where_it_is(app: Inside) 
     assert message.startswith("3 problems: ")
     for path in ("properties.execution_timeout_secs", "properties.io_timeout_secs", "expiration_secs"):
         assert f" {path}: got " in message, path
+
+
+# ---------------------------------------------------------------- fields that v1 does not have
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "meant"),
+    [
+        ({**a_task(), "taskSlices": []}, "taskSlices", "task_slices"),
+        ({**a_task(), "evaluateOnly": True}, "evaluateOnly", "evaluate_only"),
+        ({**a_task(), "botPingToleranceSecs": 30}, "botPingToleranceSecs", "bot_ping_tolerance_secs"),
+        ({**a_task(), "priorty": 30}, "priorty", "priority"),
+        ({"name": "t", "task_slices": [{"expirationSecs": 5, "properties": {"command": ["x"]}}]},
+         "task_slices[0].expirationSecs", "expiration_secs"),
+        ({"name": "t", "properties": {"command": ["x"], "executionTimeoutSecs": 5}},
+         "properties.executionTimeoutSecs", "execution_timeout_secs"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_a_field_of_the_api_v2_and_a_misspelt_one_are_refused(app: Inside, body: Any, path: str, meant: str) -> None:
+    before = app.get("/api/v1/tasks").json["tasks"]
+    error = app.post(f"{API}tasks/new", body).json["error"]
+    assert f"{path}: got " in error["message"]
+    assert f"`{meant}` (did you mean that?)" in error["message"]
+    assert app.get("/api/v1/tasks").json["tasks"] == before
+
+
+def test_a_cancel_with_a_field_of_the_api_v2_is_refused(app: Inside) -> None:
+    reply = app.post(f"{API}task/{submitted(app)}/cancel", {"killRunning": True})
+    assert (reply.status, "`kill_running` (did you mean that?)" in reply.json["error"]["message"]) == (400, True)
+
+
+OPTIONAL = {
+    "pubsub_auth_token": "t", "pubsub_userdata": "u", "resultdb": {"enable": True}, "root_task_id": "1",
+    "task_id": "1", "created_ts": "2026-01-01T00:00:00", "authenticated": "user:a", "containment": {},
+}  # fmt: skip
+"""Fields that published clients send, of newer and older servers, and of requests that were read and sent again."""
+
+
+def test_optional_fields_of_other_versions_are_accepted_with_a_warning(app: Inside) -> None:
+    reply = app.post(f"{API}tasks/new", {**a_task(evaluate_only=True), **OPTIONAL})
+    assert reply.status == 200, reply
+    warned = reply.headers["myrmidon-warning"].split("; ")
+    assert warned == [f"{name} has no effect: this server does not know the field" for name in OPTIONAL]
+    inner = a_task(evaluate_only=True)
+    inner["task_slices"][0]["properties"]["containment"] = {"containment_type": "NONE"}
+    warned = app.post(f"{API}tasks/new", inner).headers["myrmidon-warning"]
+    assert warned.startswith("task_slices[0].properties.containment has no effect: ")
+    assert "myrmidon-warning" not in app.post(f"{API}tasks/new", a_task(evaluate_only=True)).headers

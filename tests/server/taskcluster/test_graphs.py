@@ -131,6 +131,18 @@ def test_a_job_of_the_other_api_is_shown_too(app, scheduler):
     assert (info["tags"], scheduler.get(job, "inspect")["scopes"]) == ({"a": "b"}, [])
 
 
+def test_fields_of_workers_without_effect_are_named_in_a_header(app, scheduler):
+    """The body has no place for them: clients check it by a schema."""
+    task = {"expires": soon(), "extra": {"treeherder": 1}, "scopes": ["queue:x"]}
+    reply = app.call("PUT", "/v1/task-graph/W1", a_graph(a_node("build", task=task)))
+    assert reply.status == 200
+    warned = [one.removeprefix("tasks.build.task.") for one in reply.headers["myrmidon-warning"].split("; ")]
+    assert [one.split()[0] for one in warned] == ["payload.image", "expires", "scopes", "extra"]
+    plain = a_node("test", task={"payload": {"command": ["x"], "artifacts": {}, "features": {}}})
+    reply = app.call("POST", "/v1/task-graph/W1/extend", {"tasks": [plain]})
+    assert (reply.status, "myrmidon-warning" in reply.headers) == (200, False)
+
+
 # ---------------------------------------------------------------- repeated calls
 
 

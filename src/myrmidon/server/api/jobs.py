@@ -181,10 +181,10 @@ async def check_job(context: ServerContext, call: Call) -> wire.JobCheck:
         checked = await context.db.read(
             partial(checking.check_job, group_id=group_id, draft=drafted, now=now, rules=context.rules)
         )
-        return await context.db.run_in_thread(partial(_check_answer, drafted, checked))
+        return await context.db.run_in_thread(partial(_check_answer, drafted, checked, call.warnings))
 
 
-def _check_answer(draft: JobDraft, checked: CheckedJob) -> wire.JobCheck:
+def _check_answer(draft: JobDraft, checked: CheckedJob, warnings: list[str]) -> wire.JobCheck:
     return wire.JobCheck(
         name=draft.graph.name,
         num_tasks=len(checked.nodes),
@@ -208,6 +208,7 @@ def _check_answer(draft: JobDraft, checked: CheckedJob) -> wire.JobCheck:
         ],
         attached_to=show_optional_task(checked.plan.attached),
         supersedes=show_optional_task(checked.plan.earlier),
+        warnings=warnings,
     )
 
 

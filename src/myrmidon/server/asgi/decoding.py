@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import islice
@@ -10,29 +9,18 @@ from typing import Any, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
 import msgspec
+from msgspec import structs
 
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.json_depth import MAX_DEPTH, is_too_deep
-from myrmidon.model.shown_input import Path, show_path
+from myrmidon.model.shown_input import DID_YOU_MEAN, Path, show_path
+from myrmidon.model.struct_problems import problems_of
 from myrmidon.model.validation import MAX_PROBLEMS
 from myrmidon.server.calls import Route, StreamedBody, Style
 
 MAX_QUERY_FIELDS = 1000
 _ESCAPED_NUL = b"\\u0000"
 _ESCAPED_BACKSLASH = b"\\\\"
-_LOCATION = re.compile(r" - at `\$?\.?(.*)`$", re.DOTALL)
-_EXPECTED = re.compile(r"Expected (.*?)(?:, got `(.*)`)?$", re.DOTALL)
-_CHOICE = re.compile(r"Invalid enum value (.*)$", re.DOTALL)
-_FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`$", re.DOTALL)
-_KINDS = {
-    "str": "a text",
-    "int": "a number",
-    "float": "a number",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "an object",
-    "null": "nothing",
-}
 
 
 def read_headers(lines: list[tuple[bytes, bytes]]) -> dict[str, str]:
@@ -60,25 +48,35 @@ def parse_query(query: bytes) -> dict[str, list[str]]:
     return fields
 
 
-def body_decoder(route: Route) -> Callable[[bytes], Any]:
-    """A function that decodes the body of a route into its struct."""
+def body_decoder(route: Route) -> Callable[[bytes], tuple[Any, list[str]]]:
+    """A function that decodes the body of a route into its struct, and says which fields have no effect."""
     if route.body in (bytes, StreamedBody, None):
-        return lambda data: data
+        return lambda data: (data, [])
     tolerant = route.style is not Style.OURS
     decoder = msgspec.json.Decoder(route.body, strict=not tolerant)
     rejects_nul = tolerant or route.path.startswith("/api/")
 
-    def decode(data: bytes) -> Any:
+    def decode(data: bytes) -> tuple[Any, list[str]]:
         if is_too_deep(data):
             raise InvalidRequest([Problem("body", "deeper nesting", f"at most {MAX_DEPTH} levels", "depth")])
+        warnings: list[str] = []
         try:
-            body = decoder.decode(data if data.strip() not in (b"", b"null") else b"{}" if tolerant else data or b"{}")
+            text = data if data.strip() not in (b"", b"null") else b"{}" if tolerant else data or b"{}"
+            try:
+                body = decoder.decode(text)
+            except msgspec.ValidationError as error:
+                raw = msgspec.json.decode(text)
+                warnings = _without_unknown(raw, route.body) if tolerant else []
+                try:
+                    body = msgspec.convert(raw, route.body, strict=False) if warnings else decoder.decode(text)
+                except msgspec.ValidationError:
+                    raise _refused(error, raw, route.body, "body", strict=not tolerant) from None
             if rejects_nul and _ESCAPED_NUL in data and _ESCAPED_NUL in data.replace(_ESCAPED_BACKSLASH, b""):
                 # No database can store it. Bots may send it: they do not choose what commands write.
                 _refuse_nul(msgspec.json.decode(data))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise InvalidRequest([_problem(str(error), "body")]) from None
-        return body
+            raise InvalidRequest([Problem("body", str(error), "JSON", "json")]) from None
+        return body, warnings
 
     return decode
 
@@ -123,7 +121,7 @@ def query_decoder(kind: Any, *, tolerant: bool = False) -> Callable[[dict[str, l
         try:
             return msgspec.convert(raw, kind, strict=False)
         except msgspec.ValidationError as error:
-            raise InvalidRequest([_problem(str(error), "query")]) from None
+            raise _refused(error, raw, kind, "query", strict=False) from None
 
     return decode
 
@@ -134,19 +132,23 @@ def _lists_of(kind: Any) -> frozenset[str]:
     return frozenset(name for name, hint in get_type_hints(kind).items() if get_origin(hint) is list)
 
 
-def _problem(message: str, source: str) -> Problem:
-    """A message of msgspec as a Problem with the path that it names, what was given, and what is allowed."""
-    location = _LOCATION.search(message)
-    path = location[1] if location else ""
-    text = _LOCATION.sub("", message)
-    if field := _FIELD.match(text):
-        path = f"{path}.{field[2]}" if path else field[2]
-        if field[1] == "missing required":
-            return Problem(path, "nothing", "a value: the field is required", "missing")
-        return Problem(path, "an unknown field", "the fields that /api/docs lists", "unknown")
-    if expected := _EXPECTED.match(text):
-        given = _KINDS.get(expected[2], expected[2]) or "another value"
-        return Problem(path or source, given, expected[1], "type")
-    if choice := _CHOICE.match(text):
-        return Problem(path or source, choice[1], "one of the values that /api/docs lists", "choice")
-    return Problem(path or source, "something else", text, "type")
+def _refused(error: Exception, body: object, kind: Any, source: str, *, strict: bool) -> InvalidRequest:
+    """All problems of a body or query that is no ``kind``; if none is found, what msgspec says."""
+    found = [problem for _, problem in islice(problems_of(body, kind, strict=strict), MAX_PROBLEMS)]
+    if not found:
+        text, _, place = str(error).partition(" - at `$")
+        found = [Problem(place.strip("`."), "something else", text, "type")]
+    return InvalidRequest([structs.replace(one, path=one.path or source) for one in found])
+
+
+def _without_unknown(body: Any, kind: Any) -> list[str]:
+    """Remove unknown fields from a body that need not be refused, and say so. Misspelt ones are left."""
+    warnings = []
+    for path, problem in list(islice(problems_of(body, kind, strict=False), MAX_PROBLEMS)):
+        if problem.code == "unknown" and DID_YOU_MEAN not in problem.allowed:
+            parent = body
+            for step in path[:-1]:
+                parent = parent[step]
+            del parent[path[-1]]
+            warnings.append(f"{problem.path} has no effect: this server does not know the field")
+    return warnings

@@ -49,6 +49,7 @@ log = structlog.get_logger("server")
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
 SECURITY_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+_MAX_WARNING = 4_096
 encode_json = msgspec.json.Encoder().encode
 
 Headers = list[tuple[bytes, bytes]]
@@ -99,6 +100,8 @@ class Endpoint:
                     call = await self._admit(scope, receive, headers, request_id, held)
                     try:
                         status, fields, body = self._build_response(await route.call(context, call))
+                        if call.warnings:
+                            fields.append(_warning(call.warnings))
                     finally:
                         if isinstance(call.body, StreamedBody):
                             await call.body.close()
@@ -154,7 +157,7 @@ class Endpoint:
         if route.waits:
             self._hold_wait(scope, held, _caller(identity, address))
             scope["is_authorized"] = partial(authenticator.is_still_valid, identity, bearer, address, cookie)
-        body, data = None, b""
+        body, data, warnings = None, b"", list[str]()
         if route.body is StreamedBody:
             body = self._bodies.stream(receive, headers, _caller(identity, address))
         elif route.body is not None:
@@ -163,7 +166,7 @@ class Endpoint:
             # A large one is decoded on a thread, so that other calls are answered.
             in_thread = len(data) >= LARGE_BYTES and route.body is not bytes
             decode = partial(self._decode_body, data)
-            body = await context.db.run_in_thread(decode) if in_thread else decode()
+            body, warnings = await context.db.run_in_thread(decode) if in_thread else decode()
         if signed is not None:
             signed.check_payload(data, headers.get("content-type", ""))
         return Call(
@@ -178,6 +181,7 @@ class Endpoint:
             address=address,
             bearer=bearer,
             headers=headers,
+            warnings=warnings,
         )
 
     def _check_address(self, scope: Scope, headers: Mapping[str, str]) -> str:
@@ -320,6 +324,12 @@ def _purpose(route: Route) -> Purpose:
 def _caller(identity: Identity, address: str) -> str:
     """Whose limits a call counts against."""
     return identity.key if identity.role is not Role.NOBODY else address
+
+
+def _warning(warnings: list[str]) -> tuple[bytes, bytes]:
+    """The header for what was accepted without effect; ASCII only, because texts of the caller are in it."""
+    text = "; ".join(dict.fromkeys(warnings)).encode("ascii", "backslashreplace")
+    return b"myrmidon-warning", text if len(text) <= _MAX_WARNING else text[: _MAX_WARNING - 3] + b"..."
 
 
 def cors_headers(authenticator: Authenticator, origin: str) -> Headers:

@@ -360,7 +360,7 @@ async def delete_bot(context: ServerContext, call: Call) -> v1.DeletedResponse:
     return v1.DeletedResponse(deleted=True)
 
 
-class TerminateBody(Struct, frozen=True, kw_only=True):
+class TerminateBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reason: str | None = None
 
 

@@ -39,7 +39,7 @@ class Method(Struct, frozen=True, kw_only=True):
     required_query: tuple[str, ...] = ()
     """Query parameters that must be present."""
     body: Any = None
-    """The struct that the body is decoded into; unknown fields are ignored."""
+    """The struct that the body is decoded into."""
     request_message: Any = None
     """The message that describes the body in the discovery document."""
     summary: str

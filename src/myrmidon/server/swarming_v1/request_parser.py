@@ -1,8 +1,8 @@
 """Converts a new task in the format of Swarming's API v1 to the native request format.
 
 Two generations of clients are supported: those that send ``task_slices``, and older ones that send ``properties`` and
-``expiration_secs``. null means absent, unknown keys are ignored. The native checks validate the task; here only
-features of v1 are refused that this server does not have.
+``expiration_secs``. null means absent; asgi/decoding.py has dropped unknown keys, with a warning. The native checks
+validate the task; here only features of v1 are refused that this server does not have.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _DEADLINE_MARGIN_S: Final = 3600
 """Added to the longest time of waiting and running to get a task's deadline."""
 
 
-class Pair(Struct, frozen=True):
+class Pair(Struct, frozen=True, forbid_unknown_fields=True):
     key: str | None = None
     value: str | None = None
 
 
-class ListPair(Struct, frozen=True):
+class ListPair(Struct, frozen=True, forbid_unknown_fields=True):
     key: str | None = None
     value: list[str] | None = None
 
 
-class NamedCache(Struct, frozen=True):
+class NamedCache(Struct, frozen=True, forbid_unknown_fields=True):
     name: str | None = None
     path: str | None = None
 
 
-class PropertiesBody(Struct, frozen=True, kw_only=True):
+class PropertiesBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Properties of a slice; every field may be absent or null."""
 
     caches: list[NamedCache] | None = None
@@ -65,13 +65,13 @@ class PropertiesBody(Struct, frozen=True, kw_only=True):
     secret_bytes: str | None = None
 
 
-class SliceBody(Struct, frozen=True, kw_only=True):
+class SliceBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     expiration_secs: int | None = None
     properties: PropertiesBody | None = None
     wait_for_capacity: bool | None = None
 
 
-class NewTaskBody(Struct, frozen=True, kw_only=True):
+class NewTaskBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A new task; every field may be absent or null."""
 
     bot_ping_tolerance_secs: int | None = None

@@ -131,7 +131,7 @@ def _read_output(tx: Tx, log: RunLog, query: OutputQuery) -> LogRange:
     return read_range(tx, log, streams=streams, offset=query.offset, limit=limit)
 
 
-class CancelBody(Struct, frozen=True, kw_only=True):
+class CancelBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kill_running: bool | None = None
 
 
@@ -263,7 +263,7 @@ async def list_tags(context: ServerContext, call: Call) -> v1.TasksTags:
 # ---------------------------------------------------------------- cancelling by tags
 
 
-class CancelManyBody(Struct, frozen=True, kw_only=True):
+class CancelManyBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Cancel the tasks that have all these tags, one page per call."""
 
     cursor: str | None = None

@@ -34,9 +34,18 @@ _EXTENSION_KEYS: Final = frozenset({"tasks"})
 _SENT_ON: Final = frozenset(
     {"payload", "provisionerId", "workerType", "created", "deadline", "expires", "scopes", "extra", "retries"}
 )
-"""Fields of a listed task that model/graph_form.py reads or ignores."""
+"""Fields of a listed task that model/short_form.py reads or warns of."""
+IGNORED_IN_PAYLOAD: Final = {
+    "image": "the command runs on the bot itself, which `workerType` and `dimensions` choose",
+    "log": "the output of a task is its log",
+    "logs": "the output of a task is its log",
+    "supersederUrl": "no task is superseded",
+    "rdpInfo": "bots give no remote desktop",
+}
+"""Fields of the payloads of TaskCluster's workers that are accepted without effect, with a warning."""
 _CONVERTED: Final = frozenset({"metadata", "tags", "routes", "priority", "schedulerId", "taskGroupId"})
 _TASK_KEYS: Final = _SENT_ON | _CONVERTED
+_NODE_KEYS: Final = frozenset({"taskId", "task", "requires", "reruns"})
 _PRIORITIES: Final = {
     "highest": 20, "very-high": 40, "high": 60, "medium": 80, "normal": 100, "low": 120, "very-low": 140, "lowest": 160,
 }  # fmt: skip
@@ -220,6 +229,7 @@ def _listed_nodes(
         node = check.record(raw, path)
         if node is NO_RECORD:
             continue
+        check.unknown_keys(node, _NODE_KEYS, path)
         task_id = check.text(node, "taskId", path, 22, minimum=22, pattern=_TASK_ID, allowed=_TASK_ID_RULE)
         if task_id and task_id in labels:
             check.note((*path, "taskId"), task_id, "an id that no other task has", "duplicate")

@@ -15,7 +15,13 @@ from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.calls import ANYONE, MIB, READERS, WRITERS, Call, Route, Style
 from myrmidon.server.context import ServerContext
 from myrmidon.server.taskcluster import messages, render
-from myrmidon.server.taskcluster.documents import GRAPH_ID, ConvertedGraph, GraphTarget, convert_graph
+from myrmidon.server.taskcluster.documents import (
+    GRAPH_ID,
+    IGNORED_IN_PAYLOAD,
+    ConvertedGraph,
+    GraphTarget,
+    convert_graph,
+)
 from myrmidon.server.usecases import jobs as job_usecases
 from myrmidon.server.usecases.jobs import find_job
 from myrmidon.store.engine.db import Tx
@@ -76,9 +82,8 @@ def _draft(context: ServerContext, call: Call, converted: ConvertedGraph, key: s
     """Validate a task-graph; all problems are raised together."""
     group = context.groups.name_for(call)
     try:
-        prepared = job_usecases.prepare_document(
-            context, call, converted.document, {}, group=group, now=now, sent=converted.sent
-        )
+        prepare = partial(job_usecases.prepare_document, context, call, converted.document, {}, group=group, now=now)
+        prepared = prepare(sent=converted.sent, ignored=IGNORED_IN_PAYLOAD)
         drafted = job_usecases.draft_job(context, call, prepared, key=key, now=now)
     except InvalidRequest as error:
         raise InvalidRequest(_joined(converted.problems, error.problems)) from None
@@ -141,7 +146,8 @@ async def _extend(
     converted = await context.db.run_in_thread(partial(convert_graph, document, target))
     if converted.problems:
         raise InvalidRequest(converted.problems)
-    await job_usecases.extend_job(context, call, job, converted.document, {}, sent=converted.sent)
+    extend = partial(job_usecases.extend_job, context, call, job, converted.document, {})
+    await extend(sent=converted.sent, ignored=IGNORED_IN_PAYLOAD)
 
 
 # ---------------------------------------------------------------- look at a graph

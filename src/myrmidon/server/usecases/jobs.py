@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 from msgspec import MsgspecError, Raw, Struct, json, structs
 
 from myrmidon.model.errors import InvalidRequest, NotFound, Problem
-from myrmidon.model.graph_form import apply_parameters, expand_tasks, rename_problems
 from myrmidon.model.ids import Micros, try_parse_id
 from myrmidon.model.job import Graph
+from myrmidon.model.parameters import apply_parameters
+from myrmidon.model.short_form import NOTHING, Ignored, ShortForms, expand_tasks, rename_problems
+from myrmidon.model.validation import Checker
 from myrmidon.scheduler import extend as extending
 from myrmidon.scheduler import job_draft, rerun, submit_job
 from myrmidon.scheduler.extend import Extended
@@ -42,7 +44,14 @@ class Document(Struct, frozen=True):
 
     original: object
     applied: object
-    short: frozenset[str | int]
+    short: ShortForms
+    problems: list[Problem] = []
+    """Those of short tasks, which the requests that were made of them do not show."""
+
+    def with_all_problems(self, error: InvalidRequest) -> InvalidRequest:
+        """The problems of the requests and of the short tasks, with the paths that the document has."""
+        known = [problem for problem in error.problems if problem not in self.problems]
+        return rename_problems(InvalidRequest([*self.problems, *known]), self.short)
 
 
 def decode_document(raw: Raw | bytes) -> Any:
@@ -86,16 +95,20 @@ def prepare_document(
     group: str,
     now: Micros,
     sent: object = None,
+    ignored: Ignored = NOTHING,
 ) -> Document:
     """Apply everything that happens to a document before it is validated.
 
     ``sent`` is what the client sent, if the document was converted from another form, which has no parameters.
+    ``ignored``: fields of payloads that the API accepts without effect.
     """
     original = apply_parameters(document, parameters) if sent is None else sent
-    expanded, short = expand_tasks(
-        original if sent is None else document, default_pool=context.settings.default_pool, now=now
-    )
-    return Document(original, _apply_policies(context, call, expanded, group), short)
+    check, short = Checker(context.limits), ShortForms()
+    pool = context.settings.default_pool
+    given = original if sent is None else document
+    expanded = expand_tasks(check, given, short, default_pool=pool, now=now, ignored=ignored)
+    call.warnings += check.warnings()
+    return Document(original, _apply_policies(context, call, expanded, group), short, check.problems)
 
 
 def _apply_policies(context: ServerContext, call: Call, document: object, group: str) -> object:
@@ -160,7 +173,9 @@ def draft_job(
         )
         _check_supported(draft.graph)
     except InvalidRequest as error:
-        raise rename_problems(error, document.short) from None
+        raise document.with_all_problems(error) from None
+    if document.problems:
+        raise document.with_all_problems(InvalidRequest([]))
     return draft
 
 
@@ -242,21 +257,24 @@ async def extend_job(
     *,
     check: Callable[[Tx], None] | None = None,
     sent: object = None,
+    ignored: Ignored = NOTHING,
 ) -> Extended:
     """Add the tasks of a document to a job; ``check`` runs first in the same transaction.
 
-    ``sent`` as in prepare_document.
+    ``sent`` and ``ignored`` as in prepare_document.
     """
     now = context.now()
     names = await context.groups.names_of([job.resource_group_id])
     group = names.get(job.resource_group_id, "")
-    prepare = partial(prepare_document, context, call, document, parameters, group=group, now=now, sent=sent)
-    prepared = await context.db.run_in_thread(prepare)
+    given = partial(prepare_document, context, call, document, parameters, group=group, now=now)
+    prepared = await context.db.run_in_thread(partial(given, sent=sent, ignored=ignored))
     num_tasks = len(tasks_of(document))
 
     def extend(tx: Tx) -> Extended:
         if check is not None:
             check(tx)
+        if prepared.problems:
+            raise InvalidRequest(prepared.problems)
         return extending.extend(
             tx,
             job.id,
@@ -278,7 +296,7 @@ async def extend_job(
     try:
         return await write_and_assign(context, extend, size=num_tasks)
     except InvalidRequest as error:
-        raise rename_problems(error, prepared.short) from None
+        raise prepared.with_all_problems(error) from None
     finally:
         reserved.end()
 

@@ -8,8 +8,10 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, TypeVar
 
-from myrmidon.model.errors import MyrmidonError
+from myrmidon.model.errors import InvalidRequest, MyrmidonError, Problem
 from myrmidon.model.ids import Micros
+from myrmidon.model.short_form import ShortForms, expand_task, named_after_program, rename_problems
+from myrmidon.model.validation import Checker
 from myrmidon.scheduler import submit
 from myrmidon.scheduler.submit import Draft, Submitted
 from myrmidon.server.calls import Call
@@ -63,21 +65,39 @@ def draft_task(
 
     ``complete`` can change the document after the policy and before validation.
     """
-    applied, _ = apply_pool_policy(context, call.who, document, group=group, clamp=clamp_priority, template=template)
+    request, short, problems = document, ShortForms(), list[Problem]()
+    if isinstance(document, dict) and "slices" not in document:
+        request, problems = _expanded(context, call, document, short, now)
+    applied, _ = apply_pool_policy(context, call.who, request, group=group, clamp=clamp_priority, template=template)
     if complete is not None:
         applied = complete(applied)
-    draft = submit.draft_task(
-        applied,
-        now=now,
-        ids=context.ids,
-        request_key=key,
-        authenticated=call.who.name,
-        limits=context.limits,
-        rules=context.rules,
-        original=document,
-    )
-    check_served(draft.request)
+    try:
+        draft = submit.draft_task(
+            applied,
+            now=now,
+            ids=context.ids,
+            request_key=key,
+            authenticated=call.who.name,
+            limits=context.limits,
+            rules=context.rules,
+            original=document,
+        )
+        check_served(draft.request)
+    except InvalidRequest as error:
+        raise rename_problems(InvalidRequest([*problems, *error.problems]), short) from None
+    if problems:
+        raise InvalidRequest(problems)
     return draft
+
+
+def _expanded(
+    context: ServerContext, call: Call, document: dict[str, Any], short: ShortForms, now: Micros
+) -> tuple[Any, list[Problem]]:
+    """The request that a short task stands for, with a name, and the problems that the request does not show."""
+    check = Checker(context.limits)
+    request = expand_task(check, document, (), short, default_pool=context.settings.default_pool, now=now)
+    call.warnings += check.warnings()
+    return named_after_program(request) if short.paths else request, check.problems
 
 
 # ---------------------------------------------------------------- storing

@@ -236,51 +236,26 @@ class Output(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shared: bool = False
 
 
-Tags = Annotated[
-    list[
-        Annotated[
-            str,
-            Meta(
-                max_length=_MOST.tag_chars,
-                pattern=r"^[^\x00\ud800-\udfff]*:[^\x00\ud800-\udfff]*\Z",
-                description=f"key:value of at most {_MOST.tag_chars} characters",
-            ),
-        ]
-    ],
-    Meta(max_length=_MOST.tags),
-]
-Metadata = Annotated[
-    dict[
-        Annotated[str, Meta(min_length=1, max_length=_MOST.metadata_key_chars, pattern=CLEAN)],
-        Annotated[str, Meta(max_length=_MOST.metadata_value_chars, pattern=CLEAN)],
-    ],
-    Meta(max_length=_MOST.metadata_keys),
-]
-ExternalId = Annotated[
-    str,
-    Meta(
-        max_length=_MOST.external_id_chars,
-        pattern=r"^[A-Za-z0-9_\-]+\Z",
-        description=f"1..{_MOST.external_id_chars} letters, digits, - and _: it is one word of a routing key",
-    ),
-]
-Routing = Annotated[
-    str,
-    Meta(
-        max_length=_MOST.routing_chars,
-        pattern=r"^[^\s*#\x00-\x1f\x7f\ud800-\udfff]*\Z",
-        description=f"words separated by dots, without space, * and #, of at most {_MOST.routing_chars} characters",
-    ),
-]
+def _text(most: int, pattern: str = CLEAN, rule: str = "", *, least: int = 0) -> Meta:
+    """A text that matches a pattern, which ``rule`` describes."""
+    described = f"{rule}, at most {most} characters" if rule else None
+    return Meta(min_length=least, max_length=most, pattern=pattern, description=described)
+
+
+_TAG_RULE: Final = r"^[^\x00\ud800-\udfff]*:[^\x00\ud800-\udfff]*\Z"
+_ROUTING_RULE: Final = r"^[^\s*#\x00-\x1f\x7f\ud800-\udfff]*\Z"
+_ACCOUNT_RULE: Final = r"^(none|bot|[^@\s\x00\ud800-\udfff]+@[^@\s\x00\ud800-\udfff]+)?\Z"
+_ID_RULE: Final = "letters, digits, - and _: it is one word of a routing key"
+
+Tag = Annotated[str, _text(_MOST.tag_chars, _TAG_RULE, "key:value")]
+Tags = Annotated[list[Tag], Meta(max_length=_MOST.tags)]
+_MetadataKey = Annotated[str, _text(_MOST.metadata_key_chars, least=1)]
+_MetadataValue = Annotated[str, _text(_MOST.metadata_value_chars)]
+Metadata = Annotated[dict[_MetadataKey, _MetadataValue], Meta(max_length=_MOST.metadata_keys)]
+ExternalId = Annotated[str, _text(_MOST.external_id_chars, r"^[A-Za-z0-9_\-]+\Z", _ID_RULE)]
+Routing = Annotated[str, _text(_MOST.routing_chars, _ROUTING_RULE, "words separated by dots, without space, * and #")]
 Deadline = Annotated[int, Meta(ge=1, le=_MOST.deadline_max_s)]
-_Account = Annotated[
-    str,
-    Meta(
-        max_length=_MOST.service_account_chars,
-        pattern=r"^(none|bot|[^@\s\x00\ud800-\udfff]+@[^@\s\x00\ud800-\udfff]+)?\Z",
-        description=f"none, bot or an e-mail address of at most {_MOST.service_account_chars} characters",
-    ),
-]
+_Account = Annotated[str, _text(_MOST.service_account_chars, _ACCOUNT_RULE, "none, bot or an e-mail address")]
 _SoftTimeout = (
     Annotated[int, Meta(ge=1, le=_MOST.execution_timeout_max_s)]
     | Annotated[float, Meta(ge=_MOST.soft_timeout_min_s, le=_MOST.execution_timeout_max_s)]
@@ -293,14 +268,14 @@ class TaskRequest(Struct, frozen=True, kw_only=True, gc=False):
     ``deadline_s`` None means the deadline of the job, or the default for a task without a job.
     """
 
-    name: Annotated[str, Meta(min_length=1, max_length=_MOST.name_chars, pattern=CLEAN)]
+    name: Annotated[str, _text(_MOST.name_chars, least=1)]
     slices: list[Slice]
     function: Function | None = None
     inputs: list[Input] = []
     outputs: list[Output] = []
     priority: Annotated[int, Meta(ge=0, le=_MOST.priority_max)] = _MOST.priority_default
     tags: Tags = []
-    user: Annotated[str, Meta(max_length=_MOST.user_chars, pattern=CLEAN)] = ""
+    user: Annotated[str, _text(_MOST.user_chars)] = ""
     service_account: _Account = "none"
     parent: tuple[int, int] | None = None
     detached: bool = False

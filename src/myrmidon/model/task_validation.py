@@ -75,16 +75,17 @@ def _declared_fields(check: Checker, raw: dict[str, object], path: Path, usual_n
     """The request with the fields that its struct declares, in the form in which they are stored."""
     limits = check.limits
     given: dict[str, object] = {**raw, **_NOT_DECLARED}
-    if raw.get("lease_s") is None:
+    lease = raw.get("lease_s")
+    if lease is None:
         given["lease_s"] = limits.lease_default_s
+    elif type(lease) is int and 1 <= lease < limits.lease_min_s:
+        rule = f"a whole number in {limits.lease_min_s}..{limits.lease_max_s}"
+        check.note((*path, "lease_s"), lease, rule, "range")
     if raw.get("name") is None and usual_name:
         given["name"] = usual_name
     request: TaskRequest | None = check.struct(given, TaskRequest, path)
     if request is None:
         return TaskRequest(name="", slices=[])
-    if request.lease_s < limits.lease_min_s:
-        rule = f"a whole number in {limits.lease_min_s}..{limits.lease_max_s}"
-        check.note((*path, "lease_s"), request.lease_s, rule, "range")
     changed: dict[str, object] = {}
     if len(request.tags) > 1:
         changed["tags"] = sorted(set(request.tags))

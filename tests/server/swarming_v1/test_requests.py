@@ -181,6 +181,6 @@ def test_optional_fields_of_other_versions_are_accepted_with_a_warning(app: Insi
     assert warned == [f"{name} has no effect: this server does not know the field" for name in OPTIONAL]
     inner = a_task(evaluate_only=True)
     inner["task_slices"][0]["properties"]["containment"] = {"containment_type": "NONE"}
-    warned = app.post(f"{API}tasks/new", inner).headers["myrmidon-warning"]
-    assert warned.startswith("task_slices[0].properties.containment has no effect: ")
+    told = app.post(f"{API}tasks/new", inner).headers["myrmidon-warning"]
+    assert told.startswith("task_slices[0].properties.containment has no effect: ")
     assert "myrmidon-warning" not in app.post(f"{API}tasks/new", a_task(evaluate_only=True)).headers

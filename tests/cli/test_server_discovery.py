@@ -58,6 +58,21 @@ def test_what_is_no_address_is_refused_at_once(home: Path, given: str):
         find_endpoint(given, None)
 
 
+def test_a_server_may_have_several_addresses(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MYRMIDON_SERVER", "build:1234, https://other/,")
+    place = find_endpoint(None, None)
+    assert (place.server, place.addresses) == ("http://build:1234", "http://build:1234,https://other")
+    with pytest.raises(click.UsageError, match="'ftp://x' from --server is not a server address"):
+        find_endpoint("build:1234,ftp://x", None)
+
+
+def test_a_stored_token_is_for_all_addresses_that_it_was_stored_for(home: Path):
+    server_discovery.write_config("http://a,http://b", "myr_both")
+    assert find_endpoint(None, None).token == "myr_both"
+    assert find_endpoint("http://a,http://b", None).token == "myr_both"
+    assert find_endpoint("http://a,http://c", None).token is None
+
+
 def test_line_ends_from_other_systems_are_part_of_neither(home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MYRMIDON_SERVER", "build:1234\r")
     monkeypatch.setenv("MYRMIDON_TOKEN", "myr_env\r\n")

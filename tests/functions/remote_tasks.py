@@ -206,3 +206,20 @@ def wait_for_ever(table: dict[str, int]) -> int:
     while True:
         time.sleep(0.05)
         context().progress(0.5)
+
+
+@task
+def plus(a: int, b: int) -> int:
+    return a + b
+
+
+@task
+def leaves_to_one_that_fails(x: int) -> int:
+    """The result is that of a call which waits for a call that fails."""
+    return context().submit(plus, context().submit(fails, x), 1)
+
+
+@task
+def down(depth: int) -> int:
+    """Submits itself until the depth is used up."""
+    return depth if depth == 0 else context().submit(down, depth - 1)

@@ -71,8 +71,9 @@ class Site:
 
     def new_job(self, name: str, *, through: int = 0, max_num_retries: int = 0, fail_fast: bool = True) -> NewJob:
         """A job whose failed part runs again so many times."""
-        fields = {"max_num_retries": max_num_retries}
-        return self.clients[through].functions.new_job(name, code=None, group=None, fail_fast=fail_fast, fields=fields)
+        job = self.clients[through].new_job(name, fail_fast=fail_fast)
+        job._fields["max_num_retries"] = max_num_retries
+        return job
 
     def runs(self, job_id: str) -> dict[str, list[Any]]:
         """The runs of each task of a job, without those that a bot has given back before they began."""

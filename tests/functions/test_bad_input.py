@@ -17,6 +17,7 @@ import pytest
 from myrmidon import Client, TaskFailed
 from myrmidon.functions.graph_errors import WiringError
 from myrmidon.sdk.errors import CallFailed, NotFound
+from myrmidon.sdk.task_failed import task_failed
 from myrmidon.sdk.transport import Transport
 from tests.bot.bots import wait_for
 from tests.functions import remote_tasks as tasks
@@ -77,8 +78,7 @@ def failure(client: Client, task_id: str) -> tuple[str, str]:
     while not (results := client.api.results([task_id], wait_s=20).results):
         pass
     (result,) = results
-    message = client.functions.calls._server.last_message(task_id)
-    return result.state, result.error.message if result.error else message
+    return result.state, result.error.message if result.error else task_failed(result, "", client.api).message
 
 
 # ---------------------------------------------------------------- values and types

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from myrmidon import Client
-from myrmidon.sdk.function_server import FunctionServer
+from myrmidon.sdk.result_stream import ResultStream
 from tests.deadline import HANG_S
 from tests.functions import remote_tasks as tasks
 
@@ -101,7 +101,7 @@ def test_ctrl_c_shows_no_frames_of_the_http_client(client: Client, monkeypatch: 
 
     with client.new_job() as job:
         value = tasks.half(1.0)
-    monkeypatch.setattr(FunctionServer, "results", interrupt)
+    monkeypatch.setattr(ResultStream, "follow", interrupt)
     with pytest.raises(KeyboardInterrupt) as caught:
         job.result(value)
     assert "interrupt" not in "".join(traceback.format_exception(caught.value))

@@ -57,6 +57,12 @@ def events(*lines: str, whole: bool = True) -> Answer:
     return Answer(200, text.encode(), {"Content-Type": "text/event-stream"}, whole)
 
 
+def streamed(*outcomes: object) -> Answer:
+    """A stream of results that ends after these."""
+    sent = ["event: results", f"data: {json.dumps({'results': outcomes})}", ""] if outcomes else []
+    return events("event: open", 'data: {"stream": "s"}', "", *sent)
+
+
 @dataclass
 class Scripted:
     url: str

@@ -14,7 +14,6 @@ from myrmidon.sdk.api import administration, caller, overview
 from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.client import Client
 from myrmidon.sdk.errors import CallFailed
-from myrmidon.sdk.function_client import FunctionMethods
 from myrmidon.sdk.jobs import Job
 from myrmidon.sdk.transport import KEY_HEADER, Reply
 from myrmidon.server.asgi.routes import every_route
@@ -69,6 +68,8 @@ API_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "check_job": (({},), {}),
     "jobs": ((), {}),
     "results": ((["1"],), {}),
+    "open_results": ((["1"],), {}),
+    "follow_results": (("s", ["1"]), {}),
     "job_values": (("1",), {}),
     "value": (("1",), {}),
     "create_value": (("int64", {"inline": "Bw=="}), {}),
@@ -164,6 +165,9 @@ class Recorder:
         self.called.append(Called(method, path, key, body))
         return Reply(200, {"X-Log-Length": "0"}, b"")
 
+    def open(self, method: str, path: str, *, body: Any) -> None:
+        self.called.append(Called(method, path, None, body))
+
     def stream(self, path: str, **_: Any) -> Any:
         self.called.append(Called("GET", path, None))
         return iter(())
@@ -210,7 +214,8 @@ def methods(kind: type) -> set[str]:
 
 
 def test_every_method_of_the_client_is_tried_here():
-    without_calls = methods(FunctionMethods) | {"close"}  # tests/sdk/test_new_job.py, tests/functions
+    of_functions = {"new_job", "submit", "map", "map_with", "share", "executor", "as_completed"}
+    without_calls = of_functions | {"close"}  # tests/sdk/test_new_job.py, tests/functions
     assert methods(Client) - without_calls == set(CLIENT_CALLS)
     assert methods(Api) - {"call"} == set(API_CALLS)
     assert methods(Job) == set(JOB_CALLS)

@@ -1,78 +1,113 @@
-"""Futures of single calls: cancelled while they are being submitted, and answered together with the submit."""
+"""Single calls: cancelled while they are being submitted, and their results, which come through one stream."""
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.code_packages import CodePackages
+from myrmidon.sdk.errors import NotFound
 from myrmidon.sdk.function_calls import FunctionCalls, RemoteFuture
-from myrmidon.sdk.function_server import FunctionServer
-from myrmidon.sdk.transport import Transport
+from myrmidon.sdk.job_sender import Graph, JobSender
+from myrmidon.sdk.result_stream import ResultStream
 from myrmidon.wire.jobs import JobSubmitted
-from myrmidon.wire.values import ResultValue, TaskOutcome
+from myrmidon.wire.values import Followed, ResultValue, StreamedResults, StreamOpened, TaskOutcome
 from tests.deadline import HANG_S
 from tests.functions.remote_tasks import half
 
 
-class Server(FunctionServer):
-    """Takes jobs, and says that all tasks were cancelled that it was asked to cancel."""
+class Response:
+    """A stream of results as the client reads it."""
+
+    def __init__(self, stream_id: str) -> None:
+        self._pieces: SimpleQueue[bytes] = SimpleQueue()
+        self.send("open", StreamOpened(stream_id))
+
+    def send(self, name: str, data: msgspec.Struct) -> None:
+        self._pieces.put(b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(data)))
+
+    def read1(self, _: int) -> bytes:
+        return self._pieces.get()
+
+    def shutdown(self) -> None:
+        self._pieces.put(b"")
+
+    close = shutdown
+
+
+class Server(JobSender):
+    """Takes jobs and streams, and says that all tasks were cancelled that it was asked to cancel."""
 
     def __init__(self) -> None:
-        super().__init__(Api(Transport("http://127.0.0.1:1", None)))
+        super().__init__(cast("Api", self))
         self.submitted: list[list[str]] = []
         self.cancelled: list[str] = []
-        self.waits: list[float] = []
-        self.answered: list[TaskOutcome] = []
-        self.polled: list[str] = []
+        self.opened: SimpleQueue[tuple[list[str], Response]] = SimpleQueue()
+        self.num_streams = 0
+        self.named_streams: list[str] = []
+        self.follows = False
+        self.added: SimpleQueue[tuple[str, list[str]]] = SimpleQueue()
+        self.knows_streams = True
         self.during_submit: Callable[[], object] = lambda: None
-        self.over = threading.Event()
 
-    def upload(self, files: Mapping[str, bytes]) -> None:
-        pass
-
-    def submit(self, document: bytes, external_id: str | None = None, wait_s: float = 0.0) -> JobSubmitted:
-        labels = list(json.loads(document)["tasks"])
+    def send(self, graph: Graph, *, stream: str = "") -> JobSubmitted:
+        labels = list(graph[0].nodes)
         self.submitted.append(labels)
-        self.waits.append(wait_s)
+        self.named_streams.append(stream)
         self.during_submit()
         ids = {label: f"id of {label}" for label in labels}
-        return JobSubmitted(job_id="j", state="RUNNING", task_ids=ids, results=self.answered)
+        return JobSubmitted(job_id="j", state="RUNNING", task_ids=ids, followed=self.follows and bool(stream))
 
-    def results(self, task_ids: Sequence[str], wait_s: float) -> list[TaskOutcome]:
-        self.polled += task_ids
-        self.over.wait(0.01)
-        return []
+    def open_results(self, task_ids: Sequence[str]) -> Response:
+        self.num_streams += 1
+        response = Response(f"stream {self.num_streams}")
+        self.opened.put((list(task_ids), response))
+        return response
 
-    def cancel(self, task_id: str) -> str:
+    def follow_results(self, stream: str, task_ids: Sequence[str]) -> Followed:
+        self.added.put((stream, list(task_ids)))
+        if not self.knows_streams:
+            raise NotFound("no such stream")
+        return Followed(len(task_ids))
+
+    def cancel(self, task_id: str, *, kill_running: bool) -> SimpleNamespace:
+        assert not kill_running
         self.cancelled.append(task_id)
-        return "CANCELLED"
+        return SimpleNamespace(state="CANCELLED")
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    made = Server()
-    yield made
-    made.over.set()
+def server() -> Server:
+    return Server()
 
 
 @pytest.fixture
 def calls(server: Server) -> Iterator[FunctionCalls]:
-    made = FunctionCalls(server, CodePackages("installed"))
+    made = FunctionCalls(server, CodePackages("installed"), ResultStream(server.api))
     yield made
     made.close()
 
 
 def submit(calls: FunctionCalls, count: int) -> list[RemoteFuture[Any]]:
     return calls.map(half, [float(number) for number in range(count)], (), {})
+
+
+def submit_one(server: Server, calls: FunctionCalls) -> tuple[RemoteFuture[Any], Response]:
+    """A call, and the stream that was opened for it."""
+    future = calls.submit(half, (1.0,), {})
+    task_ids, response = server.opened.get(timeout=HANG_S)
+    assert task_ids == ["id of half"]
+    return future, response
 
 
 @contextmanager
@@ -143,14 +178,14 @@ def test_a_call_that_is_cancelled_while_others_are_taken_out_of_the_job_is_cance
     assert server.cancelled == ["id of half[0]"]
 
 
-# ---------------------------------------------------------------- results in the answer of a submit
+# ---------------------------------------------------------------- the stream of results
 
 
-def the_result(label: str) -> TaskOutcome:
+def the_result(label: str, state: str = "SUCCEEDED") -> StreamedResults:
     value = ResultValue("v", "float64", 9, msgspec.msgpack.encode(0.5))
-    return TaskOutcome(
+    outcome = TaskOutcome(
         task_id=f"id of {label}",
-        state="SUCCEEDED",
+        state=state,
         reason="",
         bot_id="b1",
         run=None,
@@ -158,36 +193,94 @@ def the_result(label: str) -> TaskOutcome:
         error=None,
         outputs=[value],
     )
+    return StreamedResults([outcome])
 
 
-def test_a_result_that_comes_with_the_answer_of_the_submit_is_not_asked_for(server: Server, calls: FunctionCalls):
-    server.max_wait_s = 1.0
-    server.answered = [the_result("half")]
-    assert calls.submit(half, (1.0,), {}).result(HANG_S) == 0.5
-    assert (len(server.waits), server.polled) == (1, [])
-    assert 0 < server.waits[0] <= 1
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + HANG_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
-def test_a_server_that_does_not_say_that_it_waits_is_not_asked_to(server: Server, calls: FunctionCalls):
-    server.answered = [the_result("half")]
-    calls.submit(half, (1.0,), {}).result(HANG_S)
-    assert server.waits == [0.0]
+def test_calls_that_are_made_later_are_added_to_the_open_stream(server: Server, calls: FunctionCalls):
+    first, response = submit_one(server, calls)
+    until(lambda: bool(calls.stream._id))
+    second = submit(calls, 1)[0]
+    assert server.added.get(timeout=HANG_S) == ("stream 1", ["id of half[0]"])
+    response.send("results", the_result("half[0]"))
+    assert second.result(HANG_S) == 0.5
+    assert not first.done()
 
 
-def test_further_calls_are_sent_while_the_server_holds_an_answer(server: Server, calls: FunctionCalls):
-    server.max_wait_s = 1.0
-    first_is_held, second_is_sent = threading.Event(), threading.Event()
+def test_a_submit_that_names_the_stream_needs_no_further_call(server: Server, calls: FunctionCalls):
+    _, response = submit_one(server, calls)
+    until(lambda: bool(calls.stream._id))
+    server.follows = True
+    second = submit(calls, 1)[0]
+    until(lambda: second.task_id is not None)
+    response.send("results", the_result("half[0]"))
+    assert second.result(HANG_S) == 0.5
+    assert server.named_streams == ["", "stream 1"]
+    assert server.added.empty()
 
-    def hold_the_first() -> None:
-        if len(server.submitted) > 1:
-            second_is_sent.set()
-            return
-        first_is_held.set()
-        assert second_is_sent.wait(HANG_S)
 
-    server.during_submit = hold_the_first
-    calls.submit(half, (1.0,), {})
-    assert first_is_held.wait(HANG_S)
-    calls.submit(half, (2.0,), {})
-    assert second_is_sent.wait(HANG_S)
-    assert server.waits[1] == 0.0, "only one answer is held at a time"
+def test_a_result_that_comes_before_the_answer_of_its_submit_is_kept(server: Server, calls: FunctionCalls):
+    _, response = submit_one(server, calls)
+    until(lambda: bool(calls.stream._id))
+    server.follows = True
+
+    def end_already() -> None:
+        response.send("results", the_result("half[0]"))
+        until(lambda: bool(calls.stream._early))
+
+    server.during_submit = end_already
+    assert submit(calls, 1)[0].result(HANG_S) == 0.5
+
+
+def test_a_stream_that_breaks_is_opened_again_with_what_has_not_ended(server: Server, calls: FunctionCalls):
+    first, response = submit_one(server, calls)
+    until(lambda: bool(calls.stream._id))
+    second = submit(calls, 1)[0]
+    server.added.get(timeout=HANG_S)
+    response.send("results", the_result("half"))
+    assert first.result(HANG_S) == 0.5
+    response.shutdown()
+    task_ids, again = server.opened.get(timeout=HANG_S)
+    assert task_ids == ["id of half[0]"]
+    again.send("results", the_result("half[0]"))
+    assert second.result(HANG_S) == 0.5
+
+
+def test_a_server_that_does_not_have_the_stream_gets_a_new_one_with_everything(server: Server, calls: FunctionCalls):
+    submit_one(server, calls)
+    until(lambda: bool(calls.stream._id))
+    server.knows_streams = False
+    second = submit(calls, 1)[0]
+    task_ids, again = server.opened.get(timeout=HANG_S)
+    assert task_ids == ["id of half", "id of half[0]"]
+    again.send("results", the_result("half[0]"))
+    assert second.result(HANG_S) == 0.5
+
+
+def test_a_task_that_was_deleted_fails_its_call(server: Server, calls: FunctionCalls):
+    future, response = submit_one(server, calls)
+    response.send("results", StreamedResults([], missing=["id of half"]))
+    with pytest.raises(NotFound, match="There is no task id of half"):
+        future.result(HANG_S)
+
+
+def test_closing_ends_the_calls_that_wait(server: Server, calls: FunctionCalls):
+    future, _ = submit_one(server, calls)
+    calls.close()
+    with pytest.raises(RuntimeError, match="the client was closed before the result of half; its job goes on"):
+        future.result(HANG_S)
+
+
+def test_a_cancelled_task_ends_the_call_that_was_cancelled(server: Server, calls: FunctionCalls):
+    future, response = submit_one(server, calls)
+    until(lambda: future.task_id is not None)
+    assert future.cancel()
+    response.send("results", the_result("half", state="CANCELLED"))
+    until(lambda: not calls.stream._waiting)
+    assert future.cancelled()

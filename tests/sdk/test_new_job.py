@@ -18,7 +18,7 @@ from myrmidon.sdk.progress import ProgressLine, progress_text
 from myrmidon.sdk.transport import Transport
 from myrmidon.wire.jobs import JobInfo
 from tests.functions import tasks
-from tests.sdk.scripted import Answer, Scripted, answer, scripted
+from tests.sdk.scripted import Answer, Scripted, answer, scripted, streamed
 
 NONE_MISSING = answer(200, {"missing": []})
 
@@ -77,7 +77,7 @@ def unused() -> Iterator[Client]:
 
 
 def test_a_block_submits_its_graph_at_its_end_and_results_are_decoded():
-    two = results(outcome("merge", ({"a": 3}, dict[str, int])))
+    two = streamed(outcome("merge", ({"a": 3}, dict[str, int])))
     with scripted(submitted("count[0]", "merge"), two) as server, client_of(server) as client:
         with client.new_job("word count", tags=["a:b"]) as job:
             total = tasks.merge(job.map(tasks.count, ["a"]))
@@ -88,12 +88,12 @@ def test_a_block_submits_its_graph_at_its_end_and_results_are_decoded():
     assert (document["name"], document["failure_policy"], document["max_num_retries"]) == ("word count", "fail-fast", 0)
     assert document["tags"] == ["a:b"]
     assert list(document["tasks"]) == ["count[0]", "merge"]
-    assert paths(server) == ["jobs", "results"]
+    assert paths(server) == ["jobs", "results/streams"]
     assert server.seen[0].headers["Idempotency-Key"]
 
 
 def test_results_of_lists_tuples_and_dicts_have_their_shape():
-    done = results(
+    done = streamed(
         outcome("two", (1, int), ("1", str)),
         outcome("nothing"),
         outcome("later", (2, int)),
@@ -118,12 +118,12 @@ def test_results_of_lists_tuples_and_dicts_have_their_shape():
 def test_large_values_are_uploaded_first_and_large_results_fetched():
     value = Answer(200, encode(5_000, int), {"Content-Type": "application/msgpack"})
     remote = {"value_id": "v7", "type": "int64", "size": 5000, "inline": None}
-    done = results(outcome("big", outputs=[remote]))
+    done = streamed(outcome("big", outputs=[remote]))
     with scripted(answer(200, {"missing": []}), submitted("big"), done, value) as server, client_of(server) as client:
         with client.new_job() as job:
             size = tasks.big(b"x" * 5_000)
         assert job.result(size) == 5_000
-    assert paths(server) == ["files/missing", "jobs", "results", "values/v7"]
+    assert paths(server) == ["files/missing", "jobs", "results/streams", "values/v7"]
 
 
 def test_files_that_the_server_does_not_have_are_sent():
@@ -283,7 +283,7 @@ ERROR = {
 def test_a_failed_task_raises_its_own_class_with_everything_known():
     failed = outcome("half", state="FAILED", bot_id="bot-1", run="r1", exit_code=1, error=ERROR)
     log = Answer(200, b"last words\n", {"X-Log-Length": "11", "X-Log-Next": "11"})
-    with scripted(submitted("half"), results(failed), log) as server, client_of(server) as client:
+    with scripted(submitted("half"), streamed(failed), log) as server, client_of(server) as client:
         with client.new_job() as job:
             handle = tasks.half(1.0)
         with pytest.raises(TaskFailed) as caught:
@@ -301,7 +301,7 @@ def test_a_failed_task_raises_its_own_class_with_everything_known():
 def test_a_task_that_was_cancelled_because_of_another_raises_the_other_ones_error():
     answers = [
         submitted("half", "half-2"),
-        results(outcome("half-2", state="CANCELLED", reason="fail_fast")),
+        streamed(outcome("half-2", state="CANCELLED", reason="fail_fast")),
         job_info("FAILED", "half"),
         results(outcome("half", state="FAILED", error=ERROR)),
     ]
@@ -314,24 +314,20 @@ def test_a_task_that_was_cancelled_because_of_another_raises_the_other_ones_erro
     assert caught.value.label == "half"
 
 
-def test_a_job_that_ends_while_a_task_waits_for_a_failed_one_raises():
-    answers = [
-        submitted("half", "half-2"),
-        results(),
-        job_info("FAILED", "half"),
-        results(),
-        results(outcome("half", state="FAILED", error=ERROR)),
-    ]
-    with scripted(*answers) as server, client_of(server) as client:
+def test_a_task_that_waits_for_a_failed_one_raises_that_ones_error():
+    ended = outcome("half-2", state="FAILED", error=ERROR, ended_by="task-half")
+    with scripted(submitted("half", "half-2"), streamed(ended)) as server, client_of(server) as client:
         with client.new_job(fail_fast=False) as job:
             last = tasks.half(tasks.half(1.0))
-        with pytest.raises(ValueError, match="bad thing"):
+        with pytest.raises(ValueError, match="bad thing") as caught:
             job.result(last)
+    assert isinstance(caught.value, TaskFailed)
+    assert (caught.value.label, caught.value.task_id) == ("half", "task-half")
     assert server.seen[0].body["job"]["failure_policy"] == "continue"
 
 
 def test_waiting_no_longer_than_asked():
-    with scripted(submitted("half"), results(), job_info("RUNNING"), results()) as server, client_of(server) as client:
+    with scripted(submitted("half"), streamed()) as server, client_of(server) as client:
         with client.new_job() as job:
             handle = tasks.half(1.0)
         with pytest.raises(WaitedTooLong, match="it goes on"):
@@ -339,14 +335,14 @@ def test_waiting_no_longer_than_asked():
 
 
 def test_ctrl_c_leaves_the_job_running_and_says_how_to_watch_it(capsys, monkeypatch):
-    with scripted(submitted("half"), results()) as server, client_of(server) as client:
+    with scripted(submitted("half")) as server, client_of(server) as client:
         with client.new_job() as job:
             handle = tasks.half(1.0)
 
         def interrupt(*_: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("myrmidon.sdk.function_server.FunctionServer.results", interrupt)
+        monkeypatch.setattr("myrmidon.sdk.result_stream.ResultStream.follow", interrupt)
         with pytest.raises(KeyboardInterrupt):
             job.result(handle)
     assert "myrmidon job watch j1" in capsys.readouterr().err
@@ -396,7 +392,7 @@ def test_the_progress_line_is_shown_in_a_terminal_only():
 
 
 def test_the_async_client_builds_submits_and_waits():
-    done = results(outcome("half-2", (0.25, float)))
+    done = streamed(outcome("half-2", (0.25, float)))
 
     async def program(url: str) -> float:
         async with AsyncClient(Transport(url, "t"), code="installed") as client:
@@ -404,7 +400,7 @@ def test_the_async_client_builds_submits_and_waits():
                 last = tasks.half(tasks.half(1.0))
             return await job.result(last)
 
-    with scripted(submitted("half", "half-2"), results(), job_info("RUNNING"), done) as server:
+    with scripted(submitted("half", "half-2"), streamed(), done) as server:
         assert asyncio.run(program(server.url)) == 0.25
 
 

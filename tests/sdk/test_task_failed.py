@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pickle
 import sys
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from myrmidon import TaskFailed
-from myrmidon.sdk.function_server import FunctionServer
+from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.task_failed import task_failed
 from myrmidon.wire.functions import FunctionError
 from myrmidon.wire.values import TaskOutcome
@@ -28,8 +29,8 @@ class Server:
     def log_tail(self, task_id: str) -> bytes:
         return f"log of {task_id} \xff".encode("latin-1")
 
-    def last_message(self, task_id: str) -> str:
-        return "killed by signal 9" if task_id else ""
+    def task(self, task_id: str) -> SimpleNamespace:
+        return SimpleNamespace(runs=[SimpleNamespace(evidence={"message": "killed by signal 9"})] if task_id else [])
 
 
 def failed(error: dict[str, Any] | None, **fields: Any) -> TaskFailed:
@@ -37,7 +38,7 @@ def failed(error: dict[str, Any] | None, **fields: Any) -> TaskFailed:
         "task_id": "t1", "state": "FAILED", "reason": "exit_code", "bot_id": "b1", "run": "r1", "exit_code": 1,
         "outputs": [], "error": None if error is None else FunctionError(**error), **fields,
     }  # fmt: skip
-    return task_failed(TaskOutcome(**given), "label", cast("FunctionServer", Server()))
+    return task_failed(TaskOutcome(**given), "label", cast("Api", Server()))
 
 
 @pytest.mark.parametrize(

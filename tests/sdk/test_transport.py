@@ -314,3 +314,44 @@ def test_https_that_is_spoken_to_an_http_port_is_told_at_once():
     place = server.url.partition("//")[2]
     assert str(failed.value) == f"The server at {place} speaks HTTP, not HTTPS. Write http://{place}."
     assert clock.slept == []
+
+
+# ---------------------------------------------------------------- several addresses
+
+
+def test_a_call_goes_to_the_next_address_at_once_and_stays_there():
+    clock = FakeTime()
+    with reserve_port() as nobody, scripted(answer(200, NO_QUEUES)) as second:
+        api = client(f"http://127.0.0.1:{port_of(nobody)}, {second.url}/", clock)
+        assert api.queues().queues == []
+        assert clock.slept == [0]
+        assert api.queues().queues == []
+    assert (clock.slept, len(second.seen)) == ([0], 2)
+    assert api.transport.server == second.url
+
+
+def test_after_a_minute_the_first_address_is_tried_again():
+    clock = FakeTime()
+    with scripted(CUT, answer(200, NO_QUEUES)) as first, scripted(answer(200, NO_QUEUES)) as second:
+        api = client(f"{first.url},{second.url}", clock)
+        api.queues()
+        clock.now += 59
+        api.queues()
+        assert (len(first.seen), len(second.seen)) == (1, 2)
+        clock.now += 2
+        api.queues()
+    assert (len(first.seen), len(second.seen)) == (2, 2)
+
+
+def test_a_server_that_is_stopping_is_left_too():
+    with scripted(answer(503)) as first, scripted(answer(200, NO_QUEUES)) as second:
+        client(f"{first.url},{second.url}").queues()
+    assert (len(first.seen), len(second.seen)) == (1, 1)
+
+
+def test_a_call_that_changes_something_keeps_its_key_on_all_addresses():
+    accepted = answer(200, {"tasks": [{"task_id": "5cee4880088100", "state": "READY"}]})
+    with scripted(CUT) as first, scripted(accepted) as second:
+        client(f"{first.url},{second.url}").submit_tasks([{"name": "one"}])
+    [lost], [answered] = first.seen, second.seen
+    assert lost.headers[KEY_HEADER] == answered.headers[KEY_HEADER]

@@ -37,7 +37,7 @@ def bot_command(
     bot_id = bot_id or os.environ.get("SWARMING_BOT_ID") or stored.get("bot_id") or _default_id()
     first_zip = folder.with_name(f"{folder.name}.first.zip")
     first_zip.parent.mkdir(parents=True, exist_ok=True)
-    words = [sys.executable, str(first_zip), "start", "--dir", str(folder), "--server", cli.endpoint.server]
+    words = [sys.executable, str(first_zip), "start", "--dir", str(folder), "--server", cli.endpoint.addresses]
     words += ["--bot-id", bot_id, *(["--pool", pool] if pool else [])]
     words += ["--slots", str(slots)] if slots is not None else []
     words += [word for private in server_discovery.private_folders() for word in ("--hide", str(private))]
@@ -63,7 +63,7 @@ def _zip_with_credential(cli: CliContext, folder: Path) -> bytes | None:
     """The zip, downloaded with the bot's own credential; None if it has none that is valid."""
     try:
         credential = (folder / "credential").read_text().strip()
-        return CliContext(cli.endpoint.server, credential, as_json=False).api.bot_zip() if credential else None
+        return CliContext(cli.endpoint.addresses, credential, as_json=False).api.bot_zip() if credential else None
     except (OSError, NotAllowed):
         return None
 

@@ -86,7 +86,7 @@ class CliContext:
         _print_log_messages()
         endpoint = self.endpoint
         advice = endpoint.how_to_log_in
-        return Client(Transport(endpoint.server, endpoint.token, on_retry=output.note, how_to_log_in=advice))
+        return Client(Transport(endpoint.addresses, endpoint.token, on_retry=output.note, how_to_log_in=advice))
 
     @property
     def api(self) -> Api:
@@ -98,7 +98,12 @@ def connected(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @json_option
     @click.option("--token", metavar="TOKEN", help="Access token. Prefer MYRMIDON_TOKEN: `ps` shows options.")
-    @click.option("--server", "-S", metavar="URL", help="Address of the server. [env: MYRMIDON_SERVER]")
+    @click.option(
+        "--server",
+        "-S",
+        metavar="URL",
+        help="Address of the server; several with commas between. [env: MYRMIDON_SERVER]",
+    )
     @wraps(command)
     def with_context(server: str | None, token: str | None, *, as_json: bool, **options: Any) -> Any:
         return command(CliContext(server, token, as_json=as_json), **options)

@@ -31,7 +31,7 @@ def login(server: str, *, as_json: bool) -> None:
         info = cli.api.server()
     except NotAllowed as error:
         raise NotAllowed(error.message, code=error.code, advice=_ANOTHER) from None
-    file = server_discovery.write_config(cli.endpoint.server, token)
+    file = server_discovery.write_config(cli.endpoint.addresses, token)
     if as_json:
         output.print_json({"server": cli.endpoint.server, "who": info.who, "role": info.role, "file": str(file)})
         return

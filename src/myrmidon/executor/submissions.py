@@ -2,7 +2,8 @@
 
 They are collected and sent when the function returns: only then is it known whether one of them gives the result of
 the function, and a function that fails has added nothing. Their labels depend only on the label of the task and the
-order of the calls, so that a repeated run adds the same tasks, which the server takes for what it has already.
+order of the calls, so that a repeated run adds the same tasks, which the server takes for what it has already. A label
+begins with that of the task, or with a digest of it where calls are nested so deeply that labels would get too long.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from hashlib import sha256
 from typing import Any, Iterable, Mapping, Sequence
 
 from myrmidon.executor.job_calls import calls_of
@@ -24,6 +26,8 @@ from myrmidon.functions.types import TypeProblem, type_string
 
 MAX_TASKS = 1_000
 """How many tasks one extension may have."""
+MAX_PREFIX = 120
+"""Characters of a task's label that the labels of its calls may begin with; labels have at most 255."""
 
 
 class _Builder(GraphBuilder):
@@ -31,13 +35,13 @@ class _Builder(GraphBuilder):
 
     def __init__(self, label: str, environment: str) -> None:
         super().__init__(defaults_of_run(environment))
-        self._own_label = label
+        self._prefix = label if len(label) <= MAX_PREFIX else _shortened(label)
         self.misuse_hint = (
             "; a function cannot wait for what it has submitted: pass the handle to another call, or return it"
         )
 
     def _new_label(self, wanted: str) -> str:
-        return super()._new_label(f"{self._own_label}/{wanted}")
+        return super()._new_label(f"{self._prefix}/{wanted}")
 
 
 class Submissions:
@@ -107,6 +111,11 @@ class Submissions:
             uploads.clear()
             self._calls.extend(f'{{"tasks":{tasks}{delegates}}}')
         self._num_sent += len(labels)
+
+
+def _shortened(label: str) -> str:
+    """The beginning of a label, and a digest of the whole: the same for the same label."""
+    return f"{label[: MAX_PREFIX // 2]}~{sha256(label.encode()).hexdigest()[:12]}"
 
 
 def _show(types: Sequence[str]) -> str:

@@ -6,15 +6,15 @@ Calls of the server run in threads of the event loop's executor; building a grap
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
-from myrmidon.sdk.client import Client
-from myrmidon.sdk.function_calls import RemoteFuture
-from myrmidon.sdk.function_client import AUTO
+from myrmidon.sdk.client import AUTO, Client, JobOptions
+from myrmidon.sdk.errors import WaitedTooLong
+from myrmidon.sdk.mapping import AsyncMapper, AsyncMapperOfAll
 from myrmidon.sdk.new_job import NewJob
 from myrmidon.sdk.shared import Shared
 from myrmidon.sdk.task_failed import TaskFailed
@@ -25,6 +25,8 @@ A = TypeVar("A")
 R = TypeVar("R")
 T = TypeVar("T")
 P = ParamSpec("P")
+
+_STEP_S = 10.0
 
 
 class AsyncClient:
@@ -50,37 +52,9 @@ class AsyncClient:
         """Send the calls that are not sent yet, and close the connections."""
         await asyncio.to_thread(self.client.close)
 
-    def new_job(
-        self,
-        name: str = "",
-        *,
-        id: str | None = None,  # noqa: A002 - as in Client
-        code: str | Path | None = None,
-        group: str | None = None,
-        fail_fast: bool = True,
-        deadline_s: int | None = None,
-        tags: list[str] | None = None,
-        metadata: Mapping[str, str] | None = None,
-        requirements: Sequence[str] | str | os.PathLike[str] | None = None,
-        python: str | None = None,
-        environment: str | None = None,
-    ) -> AsyncNewJob:
+    def new_job(self, name: str = "", **options: Unpack[JobOptions]) -> AsyncNewJob:
         """A job to be built in an ``async with`` block."""
-        return AsyncNewJob(
-            self.client.new_job(
-                name,
-                id=id,
-                code=code,
-                group=group,
-                fail_fast=fail_fast,
-                deadline_s=deadline_s,
-                tags=tags,
-                metadata=metadata,
-                requirements=requirements,
-                python=python,
-                environment=environment,
-            )
-        )
+        return AsyncNewJob(self.client.new_job(name, **options))
 
     @overload
     async def submit(
@@ -90,7 +64,7 @@ class AsyncClient:
     async def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     async def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function on a bot and wait for its result. Use ``asyncio.gather`` for several at once."""
-        return await _awaitable(self.client.functions.calls.submit(function, args, kwargs))
+        return await asyncio.wrap_future(self.client.submit(function, *args, **kwargs))
 
     @overload
     def map(
@@ -105,8 +79,25 @@ class AsyncClient:
         self, function: Callable[Concatenate[A, P], R], items: Iterable[A], *args: P.args, **kwargs: P.kwargs
     ) -> AsyncIterator[R]: ...
     def map(self, function: Callable[..., Any], items: Iterable[Any], *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        """Call a function on bots for each item; the results in order. The calls are submitted at once."""
-        return _in_order(self.client.functions.calls.map(function, items, args, kwargs))
+        """As ``Client.map``."""
+        return self.map_with()(function, items, *args, **kwargs)
+
+    @overload
+    def map_with(
+        self, *, return_exceptions: Literal[True], window: int = ..., progress: bool = ..., order_outputs: bool = ...
+    ) -> AsyncMapperOfAll: ...
+    @overload
+    def map_with(
+        self,
+        *,
+        return_exceptions: Literal[False] = ...,
+        window: int = ...,
+        progress: bool = ...,
+        order_outputs: bool = ...,
+    ) -> AsyncMapper: ...
+    def map_with(self, **options: Any) -> Any:
+        """As ``Client.map_with``."""
+        return AsyncMapper(self.client.map_with(**options))
 
     async def share(
         self,
@@ -118,15 +109,6 @@ class AsyncClient:
     ) -> Shared[T]:
         """As ``Client.share``; use it as ``async with await client.share(value) as shared``."""
         return await asyncio.to_thread(self.client.share, value, type, group=group, localities=localities)
-
-
-def _awaitable(future: RemoteFuture[R]) -> asyncio.Future[R]:
-    return asyncio.wrap_future(future)
-
-
-async def _in_order(futures: list[RemoteFuture[R]]) -> AsyncIterator[R]:
-    for future in futures:
-        yield await _awaitable(future)
 
 
 class AsyncNewJob:
@@ -158,13 +140,7 @@ class AsyncNewJob:
     async def result(self, handle: T) -> T: ...
     async def result(self, handle: Any) -> Any:
         """The value of a call, once it exists. Limit the time with ``asyncio.timeout``."""
-        waiting = self.job.waiting(handle)
-        try:
-            while not await asyncio.to_thread(waiting.poll):
-                pass
-        finally:
-            waiting.line.end()
-        return await asyncio.to_thread(self.job.decoded, handle, waiting.found)
+        return await self.job.async_result(handle)
 
     async def share(self, handle: T) -> Shared[T]:
         """As ``NewJob.share``."""
@@ -172,11 +148,9 @@ class AsyncNewJob:
 
     async def wait(self) -> wire.JobInfo:
         """The job once it has ended, however it ends. Limit the time with ``asyncio.timeout``."""
-        reasons = self.job.wait_reasons()
         while True:
-            waited = await asyncio.to_thread(self.job.poll, reasons)
-            if waited.done:
-                return waited.job
+            with contextlib.suppress(WaitedTooLong):  # a thread for ever could not be cancelled
+                return await asyncio.to_thread(self.job.wait, _STEP_S)
 
     async def info(self) -> wire.JobInfo:
         return await asyncio.to_thread(self.job.info)

@@ -13,8 +13,8 @@ from myrmidon.functions.graph_errors import GraphError
 from myrmidon.functions.native_task import NativeTarget
 from myrmidon.functions.task_function import TaskFunction
 from myrmidon.functions.types import module_name
+from myrmidon.sdk.client import AUTO
 from myrmidon.sdk.code_zip import INSTALLED, CodeZip, folder_contents, is_shipped, module_contents, zip_files
-from myrmidon.sdk.function_client import AUTO
 from myrmidon.sdk.notebook_code import session_source
 
 

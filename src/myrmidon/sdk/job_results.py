@@ -2,139 +2,143 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Final
+from queue import Empty, SimpleQueue
+from typing import Final, NamedTuple
 
-from myrmidon.sdk.errors import JobFailed, WaitedTooLong
-from myrmidon.sdk.function_server import MAX_IDS, FunctionServer
+from myrmidon.sdk.api.calls import Api
+from myrmidon.sdk.errors import WaitedTooLong
 from myrmidon.sdk.job_graph import FAILED
 from myrmidon.sdk.jobs import Job
 from myrmidon.sdk.progress import ProgressLine
+from myrmidon.sdk.result_stream import ResultStream
 from myrmidon.sdk.results import SUCCEEDED
 from myrmidon.sdk.task_failed import TaskFailed, task_failed
 from myrmidon.sdk.wait_reasons import WaitReasons
-from myrmidon.wire.jobs import JobInfo
-from myrmidon.wire.values import TaskOutcome
+from myrmidon.wire.values import MAX_RESULTS, TaskOutcome
 
 CONSEQUENCES: Final = ("CANCELLED", "KILLED")
 """How the other tasks of a job end when one has failed and the job fails fast."""
-_FIRST_WAIT_S: Final = 1.0
-_LONGEST_WAIT_S: Final = 10.0
-_SHOWN_WAIT_S: Final = 0.5
+_SHOWN_EVERY_S: Final = 0.5
+
+End = TaskOutcome | Exception
+
+
+class _TaskEnd(NamedTuple):
+    """Waits for a task, and puts its label and its end somewhere."""
+
+    label_in_job: str
+    put: Callable[[tuple[str, End]], object]
+    label: str = ""  # the job is looked at as a whole
+
+    def end(self, outcome: End) -> None:
+        self.put((self.label_in_job, outcome))
 
 
 class JobResults:
     """The tasks of one job by label."""
 
-    def __init__(self, job: Job, name: str, server: FunctionServer, task_ids: Mapping[str, str]) -> None:
+    def __init__(self, job: Job, name: str, api: Api, stream: ResultStream, task_ids: Mapping[str, str]) -> None:
         self.job = job
         self.name = name
         self.task_ids = dict(task_ids)
-        self._server = server
+        self._api = api
+        self._stream = stream
 
     def outcomes(self, labels: Sequence[str], timeout: float | None) -> dict[str, TaskOutcome]:
         """The outcomes of these tasks once all have succeeded; raises TaskFailed as soon as one of them cannot."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        waiting = self.waiting(labels)
+        ended: SimpleQueue[tuple[str, End]] = SimpleQueue()
+        found: dict[str, TaskOutcome] = {}
+        waiters = self._waiters(labels, ended.put)
+        line, reasons = ProgressLine(self.name), WaitReasons(self._api)
         try:
-            while not waiting.poll(deadline):
-                if deadline is not None and time.monotonic() >= deadline:
-                    raise WaitedTooLong(f"job {self.job.id} has no result after {timeout} s; it goes on")
+            self._stream.follow(waiters)
+            while len(found) < len(labels):
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                pause = _SHOWN_EVERY_S if line.is_shown else max(_SHOWN_EVERY_S, reasons.due_in())
+                try:
+                    label, end = ended.get(timeout=pause if left is None else min(pause, left))
+                except Empty:
+                    if deadline is not None and time.monotonic() >= deadline:
+                        raise WaitedTooLong(f"job {self.job.id} has no result after {timeout} s; it goes on") from None
+                    self._look(reasons, line)
+                else:
+                    found[label] = self._succeeded(label, end)
         except KeyboardInterrupt:
-            waiting.line.end()
+            line.end()
             sys.stderr.write(how_to_watch([self.job.id]))
-            raise KeyboardInterrupt from None  # without the frames of the HTTP client, which would hide these lines
+            raise KeyboardInterrupt from None  # without the frames of the wait, which would hide these lines
         finally:
-            waiting.line.end()
-        return waiting.found
+            line.end()
+            self._stream.forget(waiters)
+        return found
 
-    def waiting(self, labels: Sequence[str]) -> Waiting:
-        return Waiting(self, self._server, {self.task_ids[label]: label for label in labels})
+    async def async_outcomes(self, labels: Sequence[str]) -> dict[str, TaskOutcome]:
+        """The same for a program that uses asyncio, without a line that shows the progress."""
+        ended: asyncio.Queue[tuple[str, End]] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        waiters = self._waiters(labels, lambda end: loop.call_soon_threadsafe(ended.put_nowait, end))
+        found: dict[str, TaskOutcome] = {}
+        reasons = WaitReasons(self._api)
+        await asyncio.to_thread(self._stream.follow, waiters)
+        try:
+            while len(found) < len(labels):
+                try:
+                    label, end = await asyncio.wait_for(ended.get(), max(_SHOWN_EVERY_S, reasons.due_in()))
+                except TimeoutError:
+                    await asyncio.to_thread(self._look, reasons)
+                    continue
+                if isinstance(end, TaskOutcome) and end.state == SUCCEEDED:
+                    found[label] = end
+                else:
+                    await asyncio.to_thread(self._succeeded, label, end)  # raises, and may ask the server why
+        finally:
+            self._stream.forget(waiters)
+        return found
 
-    def first_failure(self, info: JobInfo) -> Exception:
-        """The error of the task that made the job fail."""
-        first = info.first_failure
-        for outcome in self._server.results([first.task_id], 0) if first is not None else []:
-            return task_failed(outcome, first.label if first is not None else "", self._server)
-        return JobFailed(info)
+    def _look(self, reasons: WaitReasons, line: ProgressLine | None = None) -> None:
+        """Show how far the job is, and say from time to time why tasks do not run."""
+        info = self.job.info()
+        if line is not None:
+            line.update(info)
+        if not reasons.due_in():
+            reasons.look_at_job(self.job, info.counts)
 
-    def failure(self, outcome: TaskOutcome, label: str) -> Exception:
-        """The error of a task; if it was cancelled because another one has failed, that of the other one."""
-        if outcome.state in CONSEQUENCES:
-            info = self.job.info()
-            if info.first_failure is not None and info.first_failure.task_id != outcome.task_id:
-                return self.first_failure(info)
-        return task_failed(outcome, label, self._server)
+    def _waiters(self, labels: Sequence[str], put: Callable[[tuple[str, End]], object]) -> dict[str, _TaskEnd]:
+        return {self.task_ids[label]: _TaskEnd(label, put) for label in labels}
+
+    def _succeeded(self, label: str, end: End) -> TaskOutcome:
+        """The outcome of a task; raises its error if it has failed, or that of the task for which it was cancelled."""
+        if isinstance(end, Exception):
+            raise end
+        if end.state == SUCCEEDED:
+            return end
+        if end.state in CONSEQUENCES:
+            first = self.job.info().first_failure
+            if first is not None and first.task_id not in (end.task_id, end.ended_by):
+                for outcome in self._api.results([first.task_id], wait_s=0).results:
+                    raise task_failed(outcome, first.label, self._api)
+        known = {task_id: known_label for known_label, task_id in self.task_ids.items()}
+        raise task_failed(end, known.get(end.ended_by or "", label), self._api)
 
     def errors(self) -> dict[str, list[TaskFailed]]:
         """All failures, grouped by what happened; those cancelled in consequence only if there are no others."""
         failed = {task.task_id: task.label for task in self.job.tasks(state=FAILED)}
-        failures = [
-            task_failed(outcome, failed[outcome.task_id], self._server)
-            for chunk in _chunks(failed)
-            for outcome in self._server.results(chunk, 0)
-        ]
+        ids = iter(failed)
+        failures: list[TaskFailed] = []
+        while chunk := list(islice(ids, MAX_RESULTS)):
+            outcomes = self._api.results(chunk, wait_s=0).results
+            failures += [task_failed(outcome, failed[outcome.task_id], self._api) for outcome in outcomes]
         causes = [failure for failure in failures if failure.state not in CONSEQUENCES]
         grouped: dict[str, list[TaskFailed]] = {}
         for failure in causes or failures:
             grouped.setdefault(failure.what, []).append(failure)
         return grouped
-
-
-class Waiting:
-    """Waits for some tasks of a job, one long poll at a time. ``found`` are the outcomes so far, by label."""
-
-    def __init__(self, results: JobResults, server: FunctionServer, left: dict[str, str]) -> None:
-        self.found: dict[str, TaskOutcome] = {}
-        self.line = ProgressLine(results.name)
-        self._results = results
-        self._server = server
-        self._left = left
-        self._ended: JobInfo | None = None
-        self._wait_s = 0.0
-        self._reasons = WaitReasons(server.api)
-
-    def poll(self, deadline: float | None = None) -> bool:
-        """Wait for some time; whether all tasks have succeeded. Raises TaskFailed if one cannot any more."""
-        if not self._left:
-            return True
-        outcomes = self._server.results(list(islice(self._left, MAX_IDS)), self._next_wait(deadline))
-        if self._ended is not None and not outcomes:
-            raise self._results.first_failure(self._ended)
-        for outcome in outcomes:
-            label = self._left.pop(outcome.task_id, None)
-            if label is None:
-                continue
-            if outcome.state != SUCCEEDED:
-                raise self._results.failure(outcome, label)
-            self.found[label] = outcome
-        if self._left and (not outcomes or self.line.is_shown):
-            self._look_at_job()
-        return not self._left
-
-    def _next_wait(self, deadline: float | None) -> float:
-        """Short at first, since the job may have failed already. Not at all once it has ended."""
-        wait_s = self._wait_s if self._ended is None else 0.0
-        longest = _SHOWN_WAIT_S if self.line.is_shown else _LONGEST_WAIT_S
-        self._wait_s = min(longest, max(_FIRST_WAIT_S, wait_s * 2))
-        return wait_s if deadline is None else max(0.0, min(wait_s, deadline - time.monotonic()))
-
-    def _look_at_job(self) -> None:
-        """Show how far it is. If it has ended without success, the tasks behind a failed one wait for ever."""
-        info = self._results.job.info()
-        self.line.update(info)
-        if info.state in ("FAILED", "CANCELLED") and not info.busy:
-            self._ended = info
-        elif not self._reasons.due_in():
-            self._reasons.look_at_job(self._results.job, info.counts)
-
-
-def _chunks(ids: Iterable[str]) -> list[list[str]]:
-    listed = list(ids)
-    return [listed[start : start + MAX_IDS] for start in range(0, len(listed), MAX_IDS)]
 
 
 def how_to_watch(job_ids: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ print(job.result(total))
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -18,19 +19,16 @@ from myrmidon.functions.handles import Handle, TupleHandle, source_of
 from myrmidon.functions.recorder import Recorder
 from myrmidon.functions.task_function import TaskFunction
 from myrmidon.functions.task_options import TaskOptions
-from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.code_packages import CodePackages
-from myrmidon.sdk.function_server import FunctionServer
-from myrmidon.sdk.graph_submission import document_of, submit_with_code
-from myrmidon.sdk.job_results import JobResults, Waiting
+from myrmidon.sdk.job_results import JobResults
+from myrmidon.sdk.job_sender import JobSender
 from myrmidon.sdk.jobs import Job
 from myrmidon.sdk.plan import JobPlan
+from myrmidon.sdk.result_stream import ResultStream
 from myrmidon.sdk.results import handles_in, output_values, with_values
 from myrmidon.sdk.shared import Shared, keep
 from myrmidon.sdk.task_failed import TaskFailed
-from myrmidon.sdk.wait_reasons import WaitReasons
 from myrmidon.wire import jobs as wire
-from myrmidon.wire.job_actions import JobWaited
 from myrmidon.wire.values import TaskOutcome
 
 if TYPE_CHECKING:
@@ -47,18 +45,19 @@ class NewJob(Recorder):
 
     def __init__(
         self,
-        api: Api,
+        sender: JobSender,
+        stream: ResultStream,
         name: str,
         *,
         code: str | Path,
-        group: str | None,
         fail_fast: bool,
         fields: Mapping[str, Any],
         defaults: TaskOptions,
     ) -> None:
         super().__init__()
         self.name = name
-        self._server = FunctionServer(api, group)
+        self._sender = sender
+        self._stream = stream
         self._code = code
         self._fields = {
             "name": name,
@@ -171,18 +170,17 @@ class NewJob(Recorder):
         """
         if self._results is None:
             zips = CodePackages(self._code).collect(self._builder.functions())
-            document = document_of(self._builder, self._fields, zips)
-            return JobPlan(self._server.check(document.text, resume="external_id" in self._fields))
+            return JobPlan(self._sender.check((self._builder, self._fields, zips)))
         raise GraphError(at_caller("the job was submitted already; ask for its plan inside the block"))
 
     def submit(self) -> None:
         """Submit the graph; the end of the block does it."""
         zips = CodePackages(self._code).collect(self._builder.functions())
-        submitted = submit_with_code(self._builder, self._fields, zips, self._server)
+        submitted = self._sender.send((self._builder, self._fields, zips))
         self._codes = {module: packed.digest for module, packed in zips.items()}
         self._environments = [environment for environment, _ in self._builder.environments()]
-        job = Job(self._server.api, submitted.job_id)
-        self._results = JobResults(job, self.name, self._server, submitted.task_ids)
+        job = Job(self._sender.api, submitted.job_id)
+        self._results = JobResults(job, self.name, self._sender.api, self._stream, submitted.task_ids)
 
     # -- follow -------------------------------------------------------------------------------------------------
 
@@ -224,17 +222,18 @@ class NewJob(Recorder):
             raise GraphError(at_caller("share takes one result of a function with the option shared=True"))
         (outcome,) = self._submitted.outcomes(self._labels(handle), timeout).values()
         output = outcome.outputs[source.position]
-        return keep(self._server, output.value_id, output.type, source.annotation)
+        return keep(self._sender, output.value_id, output.type, source.annotation)
 
-    def waiting(self, handle: Any) -> Waiting:
-        """Wait for the value of a call step by step."""
-        return self._submitted.waiting(self._labels(handle))
+    async def async_result(self, handle: Any) -> Any:
+        """As ``result``, for a program that uses asyncio."""
+        outcomes = await self._submitted.async_outcomes(self._labels(handle))
+        return await asyncio.to_thread(self.decoded, handle, outcomes)
 
     def decoded(self, handle: Any, outcomes: Mapping[str, TaskOutcome]) -> Any:
         """The value of a call whose tasks have these outcomes."""
         values = {
             source_of(one).node.label: output_values(
-                outcomes[source_of(one).node.label], source_of(one).node.outputs, self._server
+                outcomes[source_of(one).node.label], source_of(one).node.outputs, self._sender.api
             )
             for one in handles_in(handle)
         }
@@ -248,14 +247,6 @@ class NewJob(Recorder):
                 raise GraphError(at_caller(f"{one!r} belongs to another job"))
             labels[source_of(one).node.label] = None
         return list(labels)
-
-    def poll(self, reasons: WaitReasons) -> JobWaited:
-        """Wait until the job has ended, but not long."""
-        return self._submitted.job.poll(wait_s=10.0, reasons=reasons)
-
-    def wait_reasons(self) -> WaitReasons:
-        """For a caller of ``poll``."""
-        return WaitReasons(self._server.api)
 
     def wait(self, timeout: float | None = None) -> wire.JobInfo:
         """Wait until the job has ended, however it ends."""
@@ -291,5 +282,5 @@ class NewJob(Recorder):
             if documents:  # names of environments and functions without one cannot be replaced
                 pairs.append((old, new))
                 files.update(documents)
-        self._server.upload(files)
+        self._sender.upload(files)
         return {old: new for old, new in pairs if old and old != new}

@@ -1,9 +1,11 @@
-"""One line in a terminal that shows how far a job is."""
+"""How far a job or a map is: a line in a terminal, a bar in a terminal or notebook."""
 
 from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 from myrmidon.wire.jobs import JobInfo
@@ -46,3 +48,22 @@ def progress_text(name: str, info: JobInfo) -> str:
     if info.num_failed:
         parts.append(f"{info.num_failed} failed")
     return "  ".join(parts)
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None) -> Iterator[Callable[[], None]]:
+    """A bar on standard error or in a notebook while the block runs; call what it gives for each that is done.
+
+    Nothing is shown if there is neither a terminal nor a notebook.
+    """
+    from rich.console import Console  # late, for startup time
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not (console.is_terminal or console.is_jupyter):
+        yield lambda: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)

@@ -3,6 +3,8 @@
     server   --server, MYRMIDON_SERVER, a `myrmidon up` of this user, config.toml, http://127.0.0.1:8910
     token    --token, MYRMIDON_TOKEN, config.toml if it is for that server, the data folder of that local server
 
+Each of these may name several addresses of one server with commas between: its processes, or its hosts.
+
 A token from a file is sent only to the server it belongs to: otherwise `--server OTHER` would disclose this machine's
 administrator token to OTHER. The names of this machine's loopback interface are one server.
 """
@@ -30,12 +32,16 @@ class InvalidAddress(ValueError):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A server's address and token, and where each came from."""
+    """A server's addresses and token, and where each came from. ``server`` is the first of the addresses."""
 
-    server: str
+    addresses: str
     server_source: str
     token: str | None
     token_source: str
+
+    @property
+    def server(self) -> str:
+        return self.addresses.partition(",")[0]
 
     @property
     def how_to_log_in(self) -> str:
@@ -71,13 +77,16 @@ def _server(option: str | None, local: dict[str, Any], config: dict[str, Any]) -
 
 def _checked_address(url: str, source: str) -> str:
     address = _normalize(url)
-    try:
-        parts = urlsplit(address)
-        valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        valid = False
-    if not valid:
-        raise InvalidAddress(f"{url!r} from {source} is not a server address; write http://HOST:PORT.")
+    for one in address.split(","):
+        try:
+            parts = urlsplit(one)
+            valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            valid = False
+        if not valid:
+            raise InvalidAddress(
+                f"{one.removeprefix('http://')!r} from {source} is not a server address; write http://HOST:PORT."
+            )
     return address
 
 
@@ -90,7 +99,7 @@ def _token(option: str | None, server: str, local: dict[str, Any], config: dict[
         return str(config["token"]).strip(), str(config_file())
     if local:
         return _from_file(Path(local["data_dir"]) / TOKEN_FILE)
-    if urlsplit(server).hostname in _LOOPBACK:
+    if all(urlsplit(one).hostname in _LOOPBACK for one in server.split(",")):
         return _from_file(default_data_dir() / TOKEN_FILE)
     return None, "nowhere"
 
@@ -98,13 +107,14 @@ def _token(option: str | None, server: str, local: dict[str, Any], config: dict[
 def is_same_server(one: object, other: str) -> bool:
     """Whether two addresses name the same server."""
     try:
-        return _without_alias(str(one)) == _without_alias(other)
+        first, second = (_normalize(str(given)).split(",") for given in (one, other))
+        return list(map(_without_alias, first)) == list(map(_without_alias, second))
     except ValueError:
         return False
 
 
 def _without_alias(url: str) -> tuple[str, str | None, int | None, str]:
-    parts = urlsplit(_normalize(url))
+    parts = urlsplit(url)
     host = _LOOPBACK[0] if parts.hostname in _LOOPBACK else parts.hostname
     return parts.scheme, host, parts.port or {"http": 80, "https": 443}.get(parts.scheme), parts.path
 
@@ -116,9 +126,9 @@ def _from_file(file: Path) -> tuple[str | None, str]:
 
 
 def _normalize(server: str) -> str:
-    """Add a missing ``http://``, remove trailing slashes."""
-    server = server.strip()
-    return (server if "://" in server else f"http://{server}").rstrip("/")
+    """Add a missing ``http://`` to each address, remove trailing slashes and empty ones."""
+    given = [one.strip() for one in server.split(",")]
+    return ",".join((one if "://" in one else f"http://{one}").rstrip("/") for one in given if one)
 
 
 # -- files ---------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from myrmidon.functions.annotations import annotation_of
@@ -17,10 +17,9 @@ from myrmidon.functions.argument_checks import texts
 from myrmidon.functions.shared_ref import SharedRef
 from myrmidon.functions.types import type_string
 from myrmidon.functions.values import MAX_BYTES, decode, encode, too_large
-from myrmidon.sdk.errors import Conflict
-from myrmidon.sdk.function_server import FunctionServer
-from myrmidon.sdk.graph_submission import UNKNOWN_FILE
-from myrmidon.wire.shared_values import MAX_INLINE_BYTES, SharedValueInfo
+from myrmidon.sdk.errors import NotFound
+from myrmidon.sdk.job_sender import JobSender
+from myrmidon.wire.shared_values import MAX_INLINE_BYTES
 
 T = TypeVar("T")
 
@@ -31,9 +30,9 @@ class Shared(SharedRef, Generic[T]):
     A job that has such a call references the value too, so it may be dropped as soon as the calls are submitted.
     """
 
-    def __init__(self, server: FunctionServer, value_id: str, type_: str, annotation: Any) -> None:
+    def __init__(self, sender: JobSender, value_id: str, type_: str, annotation: Any) -> None:
         super().__init__(value_id, type_)
-        self._server = server
+        self._sender = sender
         self._annotation = annotation
 
     @property
@@ -43,7 +42,7 @@ class Shared(SharedRef, Generic[T]):
 
     def get(self) -> T:
         """Read the value from the server."""
-        value: T = decode(self._server.value(self.id), self._annotation)
+        value: T = decode(self._sender.api.value(self.id).data, self._annotation)
         return value
 
     def drop(self) -> bool:
@@ -51,7 +50,7 @@ class Shared(SharedRef, Generic[T]):
 
         A value that does not exist any more is no error.
         """
-        return self._server.drop_shared(self.id)
+        return drop(self._sender, self.id)
 
     def __enter__(self) -> T:
         return self.ref
@@ -66,7 +65,7 @@ class Shared(SharedRef, Generic[T]):
         await asyncio.to_thread(self.drop)
 
 
-def share(server: FunctionServer, value: T, annotation: Any, localities: Sequence[str]) -> Shared[T]:
+def share(sender: JobSender, value: T, annotation: Any, localities: Sequence[str]) -> Shared[T]:
     """Store a value. Raises TypeProblem, which is a TypeError, if it does not have the type of the annotation.
 
     Raises ValueError if it is too large.
@@ -76,27 +75,27 @@ def share(server: FunctionServer, value: T, annotation: Any, localities: Sequenc
     data = encode(value, annotation)
     if len(data) > MAX_BYTES:
         raise ValueError(f"{too_large('the value', len(data))}; share it in pieces")
-    made = _store(server, type_string(annotation), data, localities)
-    return Shared(server, made.id, made.type, annotation)
+    text = type_string(annotation)
 
+    def create(payload: Mapping[str, Any]) -> Shared[T]:
+        made = sender.api.create_value(text, payload, group=sender.group, localities=localities)
+        return Shared(sender, made.id, made.type, annotation)
 
-def keep(server: FunctionServer, value_id: str, type_: str, annotation: Any) -> Shared[Any]:
-    """Reference a shared value that a job has made."""
-    server.keep_shared(value_id)
-    return Shared(server, value_id, type_, annotation)
-
-
-def _store(server: FunctionServer, type_: str, data: bytes, localities: Sequence[str]) -> SharedValueInfo:
     if len(data) <= MAX_INLINE_BYTES:
-        return server.share(type_, {"inline": base64.b64encode(data).decode()}, localities)
+        return create({"inline": base64.b64encode(data).decode()})
     digest = hashlib.sha256(data).hexdigest()
-    payload = {"digest": digest, "size": len(data)}
-    server.upload({digest: data})
+    return sender.with_files({digest: data}, lambda: create({"digest": digest, "size": len(data)}))
+
+
+def keep(sender: JobSender, value_id: str, type_: str, annotation: Any) -> Shared[Any]:
+    """Reference a shared value that a job has made."""
+    sender.api.ref_value(value_id, group=sender.group)
+    return Shared(sender, value_id, type_, annotation)
+
+
+def drop(sender: JobSender, value_id: str) -> bool:
+    """Drop the reference of the resource group to a shared value; whether the value was deleted with it."""
     try:
-        return server.share(type_, payload, localities)
-    except Conflict as error:
-        if error.code != UNKNOWN_FILE:
-            raise
-        server.forget_uploads()  # deleted since the server was asked
-        server.upload({digest: data})
-        return server.share(type_, payload, localities)
+        return sender.api.unref_value(value_id, group=sender.group).deleted
+    except NotFound:
+        return False

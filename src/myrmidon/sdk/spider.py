@@ -15,15 +15,14 @@ from myrmidon.functions.shared_ref import SharedRef
 from myrmidon.functions.task_context import Data
 from myrmidon.functions.task_graph import TaskGraph, graph_of
 from myrmidon.functions.types import type_string
-from myrmidon.sdk.client import Client
+from myrmidon.sdk.api.calls import Api
+from myrmidon.sdk.client import AUTO, Client
 from myrmidon.sdk.code_packages import CodePackages
 from myrmidon.sdk.errors import CallFailed
-from myrmidon.sdk.function_client import AUTO
-from myrmidon.sdk.function_server import FunctionServer
-from myrmidon.sdk.graph_submission import submit_graph, submit_graphs
+from myrmidon.sdk.job_sender import JobSender
 from myrmidon.sdk.jobs import Job as JobHandle
 from myrmidon.sdk.results import output_values
-from myrmidon.sdk.shared import share
+from myrmidon.sdk.shared import drop, share
 from myrmidon.wire.jobs import MAX_JOBS, JobSubmitted
 
 JOB_RETRIES: Final = 5
@@ -47,11 +46,11 @@ _STATUS: Final = {
 class Job:
     """A submitted job. It stays on the server when this object goes."""
 
-    def __init__(self, server: FunctionServer, job_id: str, outputs: Sequence[tuple[str, list[Any]]]) -> None:
+    def __init__(self, api: Api, job_id: str, outputs: Sequence[tuple[str, list[Any]]]) -> None:
         """``outputs``: of each task without children its id and the annotations of what it returns."""
         self.id = job_id
-        self._server = server
-        self._handle = JobHandle(server.api, job_id)
+        self._api = api
+        self._handle = JobHandle(api, job_id)
         self._outputs = outputs
         self._status = JobStatus.Running
         self._results: tuple[Any, ...] | None = None
@@ -73,8 +72,8 @@ class Job:
     def _values(self, task_id: str, annotations: list[Any]) -> list[Any]:
         if not annotations:
             return []
-        [outcome] = self._server.results([task_id], 0.0)
-        return output_values(outcome, annotations, self._server)
+        [outcome] = self._api.results([task_id], wait_s=0.0).results
+        return output_values(outcome, annotations, self._api)
 
     def wait_complete(self, timeout: float | None = None) -> JobStatus:
         """Wait until the job has ended. Raises WaitedTooLong."""
@@ -96,7 +95,7 @@ class Driver:
         self, url: str | None = None, token: str | None = None, *, group: str | None = None, code: str | Path = AUTO
     ) -> None:
         self.client = Client(url, token, group=group, code=code)
-        self._server = FunctionServer(self.client.api, group)
+        self._sender = JobSender(self.client.api, group)
         self._packages = CodePackages(code)
 
     def __enter__(self) -> Self:
@@ -142,11 +141,11 @@ class Driver:
         return jobs
 
     def _submit(self, part: Sequence[_Built], retries: int) -> list[Job]:
-        graphs = [(one.builder, _fields_of(one.graph, retries)) for one in part]
-        if len(part) == 1:
-            stored = [submit_graph(*graphs[0], self._packages, self._server)]
-        else:
-            stored = submit_graphs(graphs, self._packages, self._server)
+        graphs = [
+            (one.builder, _fields_of(one.graph, retries), self._packages.collect(one.builder.functions()))
+            for one in part
+        ]
+        stored = [self._sender.send(graphs[0])] if len(graphs) == 1 else self._sender.send_all(graphs)
         return [self._job(one, submitted) for one, submitted in zip(part, stored, strict=True)]
 
     def _job(self, built: _Built, submitted: JobSubmitted) -> Job:
@@ -155,19 +154,19 @@ class Driver:
             (submitted.task_ids[source_of(built.handles[one]).node.label], nodes[one].function.signature.outputs)
             for one in built.graph.output_nodes
         ]
-        return Job(self._server, submitted.job_id, outputs)
+        return Job(self.client.api, submitted.job_id, outputs)
 
     def create_data(self, data: Data) -> Data:
         """Store data once, so that jobs refer to it; it can be created once only. ``drop_data`` ends that."""
         if data.id is not None:
             raise ValueError(f"the data was created already, as {data.id}")
-        data.id = share(self._server, data, Data, data.localities).id
+        data.id = share(self._sender, data, Data, data.localities).id
         return data
 
     def drop_data(self, data: Data) -> None:
         """Drop the reference of the resource group; jobs that use the data keep it until they are deleted."""
         if data.id is not None:
-            self._server.drop_shared(data.id)
+            drop(self._sender, data.id)
 
 
 class _Built(NamedTuple):

@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 from myrmidon.functions.types import module_name
+from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.errors import CallFailed
 from myrmidon.sdk.exit_code import exit_code_text
-from myrmidon.sdk.function_server import FunctionServer
 from myrmidon.wire.values import TaskOutcome
 
 
@@ -32,23 +32,25 @@ class TaskFailed(Exception):
     error_type = ""
     error_message = ""
     remote_traceback = ""
-    server: FunctionServer | None = None
+    api: Api | None = None
     _log_tail: str | None = None
     _message: str | None = None
 
     @property
     def log_tail(self) -> str:
         """The last 8 KiB of the task's output; read from the server when it is first asked for."""
-        if self._log_tail is None and self.server is not None:
+        if self._log_tail is None and self.api is not None:
             with contextlib.suppress(CallFailed):
-                self._log_tail = self.server.log_tail(self.task_id).decode("utf-8", "replace")
+                self._log_tail = self.api.log_tail(self.task_id).decode("utf-8", "replace")
         return self._log_tail or ""
 
     @property
     def message(self) -> str:
         """What the bot has said about the end of a run that no exception has ended: a crash, too much memory."""
-        if self._message is None and self.server is not None:
-            self._message = self.server.last_message(self.task_id)
+        if self._message is None and self.api is not None:
+            with contextlib.suppress(CallFailed):
+                runs = self.api.task(self.task_id).runs
+                self._message = str((runs[-1].evidence or {}).get("message", "")) if runs else ""
         return self._message or ""
 
     @property
@@ -67,18 +69,18 @@ class TaskFailed(Exception):
 
     def __reduce__(self) -> Any:
         """Copied without the connection to the server."""
-        state = {name: value for name, value in vars(self).items() if name != "server"}
+        state = {name: value for name, value in vars(self).items() if name != "api"}
         return _restored, (self.error_type, [], state)
 
 
-def task_failed(outcome: TaskOutcome, label: str, server: FunctionServer) -> TaskFailed:
+def task_failed(outcome: TaskOutcome, label: str, api: Api) -> TaskFailed:
     """The error for a task that has ended without success. The server is asked for more when that is read."""
     error = outcome.error
     names = [error.type, *error.bases] if error is not None else []
     original = next((cls for name in names if (cls := _exception_class(name)) is not None), None)
     failure = _instance(original, error.args if error is not None else None)
     failure.label = label
-    failure.task_id = outcome.task_id
+    failure.task_id = outcome.ended_by or outcome.task_id
     failure.state = outcome.state
     failure.reason = outcome.reason
     failure.bot = outcome.bot_id
@@ -88,7 +90,7 @@ def task_failed(outcome: TaskOutcome, label: str, server: FunctionServer) -> Tas
         failure.error_type = error.type
         failure.error_message = error.message
         failure.remote_traceback = error.traceback
-    failure.server = server
+    failure.api = api
     return failure
 
 

@@ -4,6 +4,9 @@ A call is retried when there was no response or when the status was 429, 500, 50
 something sends an idempotency key, the same one in each attempt, so a lost response cannot make it take effect twice.
 A server that answers 500 is retried for a shorter time, because the fault may be permanent.
 Delays have full jitter, so that clients that failed together do not retry together. Paths are in api/.
+
+A server may have several addresses, separated by commas. The first that answers is used; a call that gets no answer
+goes to the next one at once, and after RETURN_S the first one is tried again.
 """
 
 from __future__ import annotations
@@ -46,6 +49,9 @@ _LENGTH_HEADERS: Final = frozenset({"content-length", "transfer-encoding"})
 _MAX_IDLE: Final = 32
 """Connections that are kept for further calls. urllib3 logs a warning when threads use more."""
 _CONNECT_S: Final = 5.0
+_FAILOVER_CONNECT_S: Final = 3.0
+"""The same for a server with other addresses."""
+RETURN_S: Final = 60.0
 _READ_S: Final = 30.0
 _STREAM_READ_S: Final = 60.0  # longer than the interval of the server's keep-alive comments
 _PLAIN_TEXT: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
@@ -111,7 +117,7 @@ class Clock(Protocol):
 
 
 class Transport:
-    """Calls one server with one token.
+    """Calls one server with one token. ``server``: its address, or several with commas between.
 
     ``on_retry`` gets a message once per call that is being retried, and whenever a stream breaks. ``how_to_log_in`` is
     the advice for a token that is missing or not accepted.
@@ -128,7 +134,9 @@ class Transport:
         ca_file: str | None = None,
         how_to_log_in: str = "Give a valid token.",
     ) -> None:
-        self.server = server.rstrip("/")
+        self._addresses = [one.strip().rstrip("/") for one in server.split(",")]
+        self._address_at = 0
+        self._left_first_at = 0.0
         self._token = (token or "").strip()
         self._retry_policy = retry_policy or RetryPolicy()
         self._on_retry = on_retry or (lambda _: None)
@@ -137,6 +145,11 @@ class Transport:
         self._told_outage = False
         self._how_to_log_in = how_to_log_in
         self._pool = urllib3.PoolManager(retries=False, maxsize=_MAX_IDLE, ca_certs=ca_file)
+
+    @property
+    def server(self) -> str:
+        """The address that is used now."""
+        return self._addresses[self._address_at]
 
     def close(self) -> None:
         """Close the idle connections. Later calls open new ones."""
@@ -185,7 +198,7 @@ class Transport:
         while True:
             response = self._with_retries(lambda cursor=last_id: self._open(path, query, cursor))  # type: ignore[misc]
             try:
-                for event in parse_events(_chunks(response)):
+                for event in parse_events(pieces_of(response)):
                     empty_streams = 0
                     last_id = event.id or last_id
                     yield event
@@ -195,6 +208,12 @@ class Transport:
                 response.close()
             self._clock.sleep(_jitter(empty_streams))
             empty_streams += 1
+
+    def open(self, method: str, path: str, *, body: Any, read_s: float = 20.0) -> urllib3.BaseHTTPResponse:
+        """Make a call whose answer is a stream, with retries until it begins. ``read_s``: its longest silence."""
+        headers = {**self._headers(None), "Accept": "text/event-stream", "Content-Type": "application/json"}
+        data = json.dumps(body, separators=(",", ":")).encode()
+        return self._with_retries(lambda: self._send(method, path, None, headers, data, read_s=read_s, preload=False))
 
     def _open(self, path: str, query: Mapping[str, Any] | None, cursor: str | None) -> urllib3.BaseHTTPResponse:
         headers = {**self._headers(None), "Accept": "text/event-stream"}
@@ -222,12 +241,41 @@ class Transport:
         preload: bool = True,
     ) -> urllib3.BaseHTTPResponse:
         """One attempt. Raises the error of the response, or urllib3's error when there is no response."""
+        if self._address_at and self._clock.monotonic() >= self._left_first_at + RETURN_S:
+            self._address_at = 0
+        address = self._address_at
+        try:
+            return self._send_to(address, method, path, query, headers, data, read_s=read_s, preload=preload)
+        except (HTTPError, Overloaded):
+            self._leave(address)
+            raise
+
+    def _leave(self, address: int) -> None:
+        """Use the next address, unless another thread has done that."""
+        if self._address_at == address and len(self._addresses) > 1:
+            self._address_at = (address + 1) % len(self._addresses)
+            if address == 0:
+                self._left_first_at = self._clock.monotonic()
+
+    def _send_to(
+        self,
+        address: int,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None,
+        headers: Mapping[str, str],
+        data: bytes | None,
+        *,
+        read_s: float,
+        preload: bool,
+    ) -> urllib3.BaseHTTPResponse:
+        connect_s = _CONNECT_S if len(self._addresses) == 1 else _FAILOVER_CONNECT_S
         response = self._pool.request(
             method,
-            self.server + path + _query_string(query),
+            self._addresses[address] + path + _query_string(query),
             body=data,
             headers=headers,
-            timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s),
+            timeout=urllib3.Timeout(connect=connect_s, read=read_s),
             redirect=False,
             preload_content=preload,
         )
@@ -269,7 +317,10 @@ class Transport:
                 return result
             if isinstance(error, Untrusted | WrongScheme):
                 raise error from None
-            wait = _jitter(attempt) + (error.retry_after_s if isinstance(error, Overloaded) else 0.0)
+            others = len(self._addresses) - 1 - attempt  # which are tried at once
+            wait = 0.0
+            if others <= 0:
+                wait = _jitter(-others) + (error.retry_after_s if isinstance(error, Overloaded) else 0.0)
             now = self._clock.monotonic()
             failed_at = now if failed_at is None else failed_at
             limit = self._retry_policy.limit_s(error, answered=self._answered)
@@ -277,7 +328,7 @@ class Transport:
                 limit = min(limit, until - failed_at)
             if now + wait - failed_at > limit:
                 raise error
-            if attempt == 1 and not self._told_outage:  # several threads may be waiting for the same server
+            if others == -1 and not self._told_outage:  # several threads may be waiting for the same server
                 self._told_outage = True
                 self._on_retry(f"{_first_sentence(error).rstrip('.')}; trying again for up to {limit:.0f} s.")
             self._clock.sleep(wait)
@@ -337,7 +388,7 @@ def parse_events(chunks: Iterator[bytes]) -> Iterator[Event]:
             last_id = value
 
 
-def _chunks(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+def pieces_of(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
     """Bytes as soon as they arrive, however few."""
     while chunk := response.read1(65_536):
         yield chunk

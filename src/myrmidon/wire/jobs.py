@@ -8,13 +8,10 @@ from msgspec import Meta, Raw, Struct
 
 from myrmidon.wire.fields import Limit, Micros, Moment, Name, TaskStateName
 from myrmidon.wire.functions import FunctionError
-from myrmidon.wire.values import TaskOutcome
 
 JobStateName = Literal["RUNNING", "PENDING_RETRY", "SUCCEEDED", "FAILED", "CANCELLED"]
 MAX_JOBS = 1_000
 """How many jobs one call may submit, and how many tasks they may have together."""
-MAX_SUBMIT_WAIT_S = 1.0
-"""How long the answer to a submit is held at most. To wait longer, ask for the results of the tasks."""
 MAX_NODES = 5_000
 """How many nodes the graph of a job has at most in one answer."""
 EXAMPLE = {
@@ -34,22 +31,21 @@ class SubmitJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     ``resume``: attach to the job with the external id of the document if it has the same document, and run again what
     has failed; else supersede it by a new revision, which takes over the results of what has not changed.
-    ``wait_s``: hold the answer until a task of the job has ended, at most so many seconds; the server limits that to 1.
+    ``stream``: a stream of results of the caller, which gets those of the tasks.
     """
 
     job: Annotated[Raw, Meta(examples=[EXAMPLE])]
     parameters: dict[str, Any] = {}
     group: Name | None = None
     resume: bool = False
-    wait_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    stream: Annotated[str, Meta(max_length=64)] = ""
 
 
 class JobSubmitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The job is on disk. ``repeated``: an earlier call with the same document has stored it.
 
-    ``revision`` counts the jobs that had its external id; ``superseded`` is the one that had it until now. ``results``
-    are those of the tasks that have ended, if ``wait_s`` was given. ``max_wait_s`` is the longest ``wait_s`` that this
-    server knows: 0 for one of the previous release, which refuses the field.
+    ``revision`` counts the jobs that had its external id; ``superseded`` is the one that had it until now.
+    ``followed``: the stream that the call named gets the results; it does not if it is not open on this server.
     """
 
     job_id: str
@@ -58,8 +54,7 @@ class JobSubmitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     repeated: bool = False
     revision: int = 1
     superseded: str | None = None
-    results: list[TaskOutcome] = []
-    max_wait_s: float = 0.0
+    followed: bool = False
 
 
 class SubmitJobs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

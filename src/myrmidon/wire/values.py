@@ -9,6 +9,8 @@ from msgspec import Meta, Struct
 from myrmidon.wire.functions import FunctionError
 
 MAX_RESULTS = 1_000
+MAX_FOLLOWED = 20_000
+"""How many tasks one call may add to a stream of results."""
 MSGPACK = "application/msgpack"
 TYPE_HEADER = "x-value-type"
 """The header of the response with a value's content that has its type string."""
@@ -87,8 +89,11 @@ class ResultValue(Struct, frozen=True, gc=False):
     inline: bytes | None
 
 
-class TaskOutcome(Struct, frozen=True, kw_only=True):
-    """The result of a task that has ended. ``outputs`` is empty unless it has succeeded."""
+class TaskOutcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The result of a task that has ended. ``outputs`` is empty unless it has succeeded.
+
+    ``ended_by``: the task whose end this is: its value was to come from that one, or it cannot start without it.
+    """
 
     task_id: str
     state: str
@@ -98,9 +103,38 @@ class TaskOutcome(Struct, frozen=True, kw_only=True):
     exit_code: int | None
     error: FunctionError | None
     outputs: list[ResultValue]
+    ended_by: str | None = None
 
 
 class Results(Struct, frozen=True):
     """The tasks that have ended; none if the time was up, or the server is stopping."""
 
     results: list[TaskOutcome]
+
+
+# ---------------------------------------------------------------- streams of results
+
+
+class FollowResults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Tasks whose results are to be streamed, or to be added to a stream."""
+
+    task_ids: Annotated[list[str], Meta(max_length=MAX_FOLLOWED)] = []
+
+
+class StreamOpened(Struct, frozen=True):
+    """The first event of a stream of results, ``open``. Calls that add tasks to it name it by this id."""
+
+    stream: str
+
+
+class StreamedResults(Struct, frozen=True, omit_defaults=True):
+    """The event ``results``: tasks that have ended. ``missing`` are tasks that do not exist, or do not any more."""
+
+    results: list[TaskOutcome]
+    missing: list[str] = []
+
+
+class Followed(Struct, frozen=True):
+    """How many tasks a stream has that have not ended."""
+
+    num_tasks: int

@@ -212,4 +212,5 @@ def test_a_mass_cancel_that_is_said_again_does_not_mean_what_came_meanwhile(outs
 def test_what_only_asks_is_known_by_its_method():
     """With exceptions, which have too much to say for a path."""
     asks = {line.path for line in every_route() if line.method != "GET" and not line.mutates}
-    assert asks == {"/api/v1/tasks/wait", "/api/v1/jobs/{id}/wait", "/api/v1/jobs/check", "/api/v1/results"}
+    results = {"/api/v1/results", "/api/v1/results/streams", "/api/v1/results/streams/{id}"}
+    assert asks == {"/api/v1/tasks/wait", "/api/v1/jobs/{id}/wait", "/api/v1/jobs/check", *results}

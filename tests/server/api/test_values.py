@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64decode
-from functools import partial
 from hashlib import sha256
 
 import msgspec
@@ -13,7 +12,6 @@ import pytest
 from myrmidon.model.ids import show_run, show_task
 from myrmidon.model.task_request import Payload
 from myrmidon.scheduler.extend import extend
-from myrmidon.scheduler.report import report
 from myrmidon.scheduler.submit_job import JobSubmitted
 from tests.server.contexts import a_task, until
 from tests.server.functions import file_path, finish_with, inline, run_headers, stored_constant, world_of
@@ -193,57 +191,6 @@ def test_many_results_need_two_statements(app, world, monkeypatch):
     monkeypatch.setattr(app.context.db.engine, "_probe", lambda kind, text: statements.append(text))
     assert len(results(app, *job.task_ids.values())) == 100
     assert len([text for text in statements if "task_results" in text or "task_outputs" in text]) == 2
-
-
-# ---------------------------------------------------------------- results in the answer of a submit
-
-
-def a_call(wait_s: float) -> dict:
-    """The body that submits a job of one function."""
-    task = a_function(constant(), properties={"dimensions": {"pool": ["default"]}})
-    return {"job": {"name": "j", "tasks": {"f": {"task": task}}}, "wait_s": wait_s}
-
-
-def submitted(app: Inside, *, wait_s: float = 100) -> dict:
-    reply = app.post("/api/v1/jobs", a_call(wait_s), headers={"Idempotency-Key": "k"})
-    assert reply.status == 200, reply
-    answer: dict = reply.json
-    return answer
-
-
-def test_a_submit_that_waits_is_answered_with_the_result(app, world):
-    async def story():
-        while True:  # the server holds the answer for a second, and this machine may be busy
-            asking = asyncio.create_task(app.ask("POST", "/api/v1/jobs", a_call(wait_s=100)))
-            while not (runs := world.claim(BOT)):  # noqa: ASYNC110 - nothing tells of it
-                await asyncio.sleep(0.001)
-            item = finish_with(runs[0], (INT, inline(SEVEN)))
-            await app.context.db.write(
-                partial(report, bot_id=BOT, reports=[item], session=1, now=world.now, ids=world.ids)
-            )
-            answer = (await asking).json
-            if "results" in answer:
-                return answer
-
-    answer = app.run(story())
-    (found,) = answer["results"]
-    assert (found["task_id"], found["state"]) == (answer["task_ids"]["f"], "SUCCEEDED")
-    assert b64decode(found["outputs"][0]["inline"]) == SEVEN
-
-
-def test_a_submit_whose_tasks_do_not_end_is_answered_without_results(app):
-    answer = submitted(app, wait_s=0.01)
-    assert "results" not in answer
-    assert answer["max_wait_s"] == 1.0
-
-
-def test_a_repeated_submit_is_answered_at_once_with_the_results_that_there_are(app, world):
-    first = submitted(app, wait_s=0.01)
-    assert "results" not in submitted(app)
-    run_next(world, (INT, inline(SEVEN)))
-    again = submitted(app)
-    assert (again["job_id"], again["repeated"]) == (first["job_id"], True)
-    assert [one["state"] for one in again["results"]] == ["SUCCEEDED"]
 
 
 # ---------------------------------------------------------------- the values of a job

@@ -27,7 +27,7 @@ from tests.deadline import HANG_S
 from tests.live import live_server
 from tests.server.contexts import a_task
 
-STREAMS = {"/api/v1/events", "/api/v1/stream", "/api/v1/tasks/{id}/log/follow"}
+STREAMS = {"/api/v1/events", "/api/v1/stream", "/api/v1/tasks/{id}/log/follow", "/api/v1/results/streams"}
 """They never end: how they begin is looked at."""
 HELD = {"/api/v1/tasks/wait", "/bot/v1/exchange"}
 

@@ -25,7 +25,9 @@ from tests.world import a_function, a_node, constant
 
 TABLE = tuple(line for line in every_route() if line.style is Style.OURS)  # the facades' tests have the others
 ROLES = list(Role)
-STREAMS = {"/api/v1/events", "/api/v1/stream", "/api/v1/tasks/{id}/log/follow"}
+STREAMS = {"/api/v1/events", "/api/v1/stream", "/api/v1/tasks/{id}/log/follow", "/api/v1/results/streams"}
+OF_A_STREAM = {"/api/v1/results/streams/{id}"}
+"""Only for the caller that has opened the stream: tests/server/api/test_results.py."""
 OWNED = ("/api/v1/tasks/{id}", "/api/v1/jobs/{id}", "/api/v1/webhooks/{id}", "/api/v1/values/{id}")
 A_JOB = {"name": "j", "tasks": {"a": {"task": {"payload": {"command": ["true"]}}}}}
 A_VALUE = {"type": "int64", "payload": {"inline": "Bw=="}}
@@ -144,6 +146,7 @@ def a_body(app: Inside, route, task: str, group: str) -> object:
         "/api/v1/tasks/cancel": {"tags": ["none:such"]},
         "/api/v1/tasks/batch": {"action": "cancel", "task_ids": app.submit(a_task(), token=app.token("user", group))},
         "/api/v1/files/missing": {"files": [{"digest": "0" * 64, "size": 1}]},
+        "/api/v1/results/streams": {"task_ids": []},
         "/api/v1/results": {"task_ids": app.submit(a_task(), token=app.token("user", group)), "wait_s": 0},
         "/api/v1/tasks/wait": {"task_ids": app.submit(a_task(), token=app.token("user", group)), "wait_s": 0},
         "/api/v1/config": {"files": {"bot_config.py": f"N = {next(_keys)}\n"}},
@@ -168,7 +171,9 @@ def name_of(route) -> str:
 
 
 @pytest.mark.parametrize(
-    "route", [line for line in TABLE if line.path not in STREAMS and not line.path.startswith("/auth/")], ids=name_of
+    "route",
+    [line for line in TABLE if line.path not in STREAMS | OF_A_STREAM and not line.path.startswith("/auth/")],
+    ids=name_of,
 )
 def test_only_those_in_the_table_may_call(app, route):
     if route.path == "/api/v1/bots/{id}" and route.method == "DELETE":
@@ -204,12 +209,13 @@ def test_an_id_that_is_too_short_is_told_as_it_was_typed(app, route):
 
 @pytest.mark.parametrize("route", [line for line in TABLE if line.path in STREAMS], ids=name_of)
 def test_a_stream_turns_others_away_before_it_begins(app, route):
-    path, _ = a_request(app, route)
+    path, body = a_request(app, route)
     for role in ROLES:
         if role not in route.who:
-            assert app.call(route.method, path, token=app.token(role)).status == (401 if role is Role.NOBODY else 403)
+            refused = app.call(route.method, path, body, token=app.token(role))
+            assert refused.status == (401 if role is Role.NOBODY else 403)
         else:
-            assert app.call(route.method, path, token=app.token(role), begin_only=True).status == 200
+            assert app.call(route.method, path, body, token=app.token(role), begin_only=True).status == 200
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import urllib3
+
 from myrmidon.sdk.api import caller
 from myrmidon.sdk.api.caller import API, Caller, segment
 from myrmidon.sdk.transport import new_key
@@ -12,7 +14,7 @@ from myrmidon.wire.fields import Done
 from myrmidon.wire.files import MissingFiles, StoredFile
 from myrmidon.wire.function_calls import FunctionCall
 from myrmidon.wire.shared_values import Dropped, Localities, SharedValueDetails, SharedValueInfo, SharedValueList
-from myrmidon.wire.values import TYPE_HEADER, Results, TaskValues, ValueList
+from myrmidon.wire.values import TYPE_HEADER, Followed, Results, TaskValues, ValueList
 
 
 class ValueContent(NamedTuple):
@@ -79,6 +81,15 @@ class ValueCalls(Caller):
         """Those of the tasks (at most 1,000) that have ended, with their outputs; waits until at least one has."""
         body = {"task_ids": list(task_ids), "wait_s": wait_s}
         return self.call("POST", "results", Results, body=body, wait_s=wait_s)
+
+    def open_results(self, task_ids: Sequence[str]) -> urllib3.BaseHTTPResponse:
+        """Open a stream of the results of these tasks; its first event has the id for ``follow_results``."""
+        return self.transport.open("POST", f"{API}/results/streams", body={"task_ids": list(task_ids)})
+
+    def follow_results(self, stream: str, task_ids: Sequence[str]) -> Followed:
+        """Add tasks to an open stream of results. Raises NotFound if it is not open on the server that answers."""
+        body = {"task_ids": list(task_ids)}
+        return self.call("POST", f"results/streams/{segment(stream)}", Followed, body=body)
 
     def job_values(self, job_id: str, *, limit: int = 100, cursor: str | None = None) -> ValueList:
         """The constants and outputs of the next ``limit`` tasks of a job."""

@@ -6,7 +6,7 @@ A job is named by its id, or by its external id in the caller's resource group.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,16 +27,14 @@ from myrmidon.server.large_documents import LARGE_BYTES, free_parts
 from myrmidon.server.usecases import jobs as job_usecases
 from myrmidon.server.usecases.jobs import find_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
-from myrmidon.server.usecases.results import read_results
+from myrmidon.server.usecases.results import find_stream
 from myrmidon.server.usecases.run_errors import NO_END, shown_ends
-from myrmidon.server.waiting.watch import Watch
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import resource_group
 from myrmidon.store.tables.job import Job
 from myrmidon.store.views import job_details
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.fields import Done
-from myrmidon.wire.values import MAX_RESULTS, TaskOutcome
 
 T = TypeVar("T")
 
@@ -52,7 +50,7 @@ _SMALL_BYTES = 2 << 10
 async def submit_job(context: ServerContext, call: Call) -> wire.JobSubmitted:
     """Store a graph of tasks and start it. A repeated call with the same request key returns the same job.
 
-    With ``wait_s`` the answer also has the results of tasks that end soon, which saves a call for them.
+    With ``stream`` the results of its tasks come through that stream.
     """
     return await _submit(context, call, key=call.request_key)
 
@@ -77,34 +75,17 @@ async def _submit(
             document = _with_external_id(document, external_id)
         return _draft(context, call, document, group=group, key=key, now=now)
 
-    with ExitStack() as stack:
-        async with context.large_documents.enter(call.body_size):
-            drafted = await _by_size(context, call, draft)
-            # Before the job is stored: its tasks may end at once.
-            watch = stack.enter_context(context.hub.watch_ends(_watched(call.body, drafted)))
+    async with context.large_documents.enter(call.body_size):
+        drafted = await _by_size(context, call, draft)
+        stream = find_stream(context, call, call.body.stream, len(drafted.task_ids)) if call.body.stream else None
+        # Before the job is stored: its tasks may end at once.
+        with stream.expecting(drafted.task_ids.values()) if stream is not None else nullcontext():
             stored = await job_usecases.store_job(context, call, group, drafted, now=now)
-        if call.body.resume and stored.repeated and stored.state == JobState.FAILED:
-            stored = await job_usecases.rerun_failed(context, stored)
-        results = await _first_results(context, call.body, stored, watch)
-    return await _by_size(context, call, partial(_submitted, stored, results))
-
-
-def _watched(body: wire.SubmitJob, drafted: JobDraft) -> list[int]:
-    """The tasks whose ends the answer waits for; none if there are more than one answer may have."""
-    return list(drafted.task_ids.values()) if body.wait_s and len(drafted.task_ids) <= MAX_RESULTS else []
-
-
-async def _first_results(
-    context: ServerContext, body: wire.SubmitJob, stored: JobSubmitted, watch: Watch
-) -> list[TaskOutcome]:
-    """The results of tasks that have ended, if the caller waits for them. A repeated call does not wait."""
-    ids = sorted(stored.task_ids.values())
-    if not body.wait_s or len(ids) > MAX_RESULTS:
-        return []
-    if not stored.repeated and not await watch.wait(min(body.wait_s, wire.MAX_SUBMIT_WAIT_S)):
-        return []
-    results, _ = await context.db.read(partial(read_results, ids=ids, scope=None))
-    return results
+    if call.body.resume and stored.repeated and stored.state == JobState.FAILED:
+        stored = await job_usecases.rerun_failed(context, stored)
+    if stream is not None:
+        stream.confirm(stored.task_ids.values())
+    return await _by_size(context, call, partial(_submitted, stored, is_followed=stream is not None))
 
 
 async def submit_jobs(context: ServerContext, call: Call) -> wire.JobsSubmitted:
@@ -112,7 +93,7 @@ async def submit_jobs(context: ServerContext, call: Call) -> wire.JobsSubmitted:
     now, group = context.now(), context.groups.name_for(call, call.body.group)
     drafts = await _by_size(context, call, partial(_drafts, context, call, group, now))
     stored = await job_usecases.store_jobs(context, call, group, drafts, now=now)
-    return wire.JobsSubmitted(jobs=[_submitted(one, []) for one in stored])
+    return wire.JobsSubmitted(jobs=[_submitted(one) for one in stored])
 
 
 def _drafts(context: ServerContext, call: Call, group: str, now: Micros) -> list[JobDraft]:
@@ -144,7 +125,7 @@ def _with_external_id(document: dict[str, Any], external_id: str) -> dict[str, A
     return {**document, "external_id": external_id}
 
 
-def _submitted(stored: JobSubmitted, results: list[TaskOutcome]) -> wire.JobSubmitted:
+def _submitted(stored: JobSubmitted, *, is_followed: bool = False) -> wire.JobSubmitted:
     return wire.JobSubmitted(
         job_id=show_task(stored.job_id),
         state=JobState(stored.state).value,
@@ -152,8 +133,7 @@ def _submitted(stored: JobSubmitted, results: list[TaskOutcome]) -> wire.JobSubm
         repeated=stored.repeated,
         revision=stored.revision,
         superseded=show_optional_task(stored.superseded),
-        results=results,
-        max_wait_s=wire.MAX_SUBMIT_WAIT_S,
+        followed=is_followed,
     )
 
 

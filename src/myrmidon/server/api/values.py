@@ -1,20 +1,18 @@
-"""The values of jobs, their content, and the results of many tasks at once."""
+"""The values of jobs and tasks, and their content."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 from myrmidon.model.errors import NotFound, WrongState
-from myrmidon.model.ids import parse_id, show_task, try_parse_id
+from myrmidon.model.ids import show_task, try_parse_id
 from myrmidon.model.value import Value
 from myrmidon.server.calls import JOB_READERS, READERS, Answer, Call, Identity, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.files import send_file
 from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
-from myrmidon.server.usecases.results import read_results
 from myrmidon.server.usecases.shared_values import is_visible
 from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id
 from myrmidon.store.engine.db import Tx
@@ -23,33 +21,6 @@ from myrmidon.store.views.job_values import OwnedValue, ValueLine
 from myrmidon.store.views.task_values import InputLine, Source
 from myrmidon.wire import values as wire
 from myrmidon.wire.fields import PageQuery
-
-RECHECK_S = 5.0
-"""How often states are read without a notification: another server may have written them."""
-MAX_WAIT_S = 120.0
-
-
-# ---------------------------------------------------------------- results
-
-
-async def get_results(context: ServerContext, call: Call) -> wire.Results:
-    """The results of those of the tasks that have ended; waits for the first one."""
-    body: wire.ResultsRequest = call.body
-    ids = sorted({parse_id(shown, f"task_ids[{number}]")[0] for number, shown in enumerate(body.task_ids)})
-    read = partial(read_results, ids=ids, scope=await context.groups.scope_of(call))
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + min(body.wait_s, MAX_WAIT_S)
-    watched = set(ids)
-    while True:
-        with context.hub.watch_ends(watched) as watch:
-            results, delegates = await context.db.read(read)
-            remaining_s = deadline - clock()
-            if results or remaining_s <= 0 or context.hub.stopping:
-                return wire.Results(results)
-            if delegates <= watched:
-                await watch.wait(min(remaining_s, RECHECK_S))
-        watched |= delegates
-
 
 # ---------------------------------------------------------------- the values of a job
 
@@ -152,16 +123,6 @@ def _is_visible(tx: Tx, found: OwnedValue, scope: int | None, who: Identity) -> 
 
 
 ROUTES = (
-    Route(
-        method="POST",
-        path="/api/v1/results",
-        call=get_results,
-        who=READERS,
-        summary="Get the results of tasks as they end",
-        body=wire.ResultsRequest,
-        out=wire.Results,
-        waits=True,
-    ),
     Route(
         method="GET",
         path="/api/v1/jobs/{id}/values",

@@ -15,8 +15,10 @@ The lock protects the waiting bots from that.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
@@ -33,8 +35,9 @@ from myrmidon.server.waiting.connected_bot import (
     Wakeup,
 )
 from myrmidon.server.waiting.log_throttle import LogThrottle
+from myrmidon.server.waiting.result_stream import ResultStream
 from myrmidon.server.waiting.served_queues import ServedQueues
-from myrmidon.server.waiting.watch import Subscriptions, Watch, discard
+from myrmidon.server.waiting.watch import GrowingWatch, Subscriptions, Watch, discard
 from myrmidon.store.engine.effects import CommitEffects
 
 NO_ADDRESSES: frozenset[str] = frozenset()
@@ -43,6 +46,12 @@ MAX_FORWARDS = 4
 _FINAL = frozenset(str(state) for state in FINAL)
 _KILL_REQUESTED = '"killing":1'
 """Part of the JSON body of a task's event."""
+_JOB = re.compile(r'"job":(\d+)')
+
+
+def failures_of(job_id: int) -> tuple[str, int]:
+    """What is notified when a task of a job ends without success: a key for ``watch_ends``."""
+    return "failures", job_id
 
 
 class WaitHub:
@@ -82,6 +91,8 @@ class WaitHub:
         self._task_ends = Subscriptions()
         self._updates = Subscriptions()
         self.num_waiting = 0
+        self.result_streams: dict[str, ResultStream] = {}
+        """Open streams of results by id."""
         self.num_event_streams = 0
         """Open event streams. Without one, events need not get their sequence numbers at once."""
         self.num_partial_submits = 0
@@ -337,15 +348,28 @@ class WaitHub:
             final = state in _FINAL
             if final:
                 self._task_ends.notify(subject)
+                if state != "SUCCEEDED" and self._task_ends.waiters and (job := _JOB.search(body)) is not None:
+                    self._task_ends.notify(failures_of(int(job[1])))
             if subject in self._polls_by_held_task and (final or _KILL_REQUESTED in body or state == "READY"):
                 for bot, _ in tuple(self._polls_by_held_task[subject]):
                     self._end_poll(bot, RECHECK)
 
     # ------------------------------------------------------------ clients
 
-    def watch_ends(self, task_ids: Collection[int]) -> Watch:
-        """Watch for the end of one of these tasks."""
-        return self._task_ends.watch(task_ids)
+    def watch_ends(self, keys: Collection[object]) -> Watch:
+        """Watch for the end of one of these tasks or jobs, or for ``failures_of`` a job."""
+        return self._task_ends.watch(keys)
+
+    @contextmanager
+    def open_result_stream(self, stream_id: str, caller: str) -> Iterator[ResultStream]:
+        """A stream of results of a growing number of tasks; calls that add tasks find it by its id."""
+        stream = ResultStream(stream_id, caller, GrowingWatch(self._task_ends))
+        self.result_streams[stream_id] = stream
+        try:
+            yield stream
+        finally:
+            del self.result_streams[stream_id]
+            stream.close()
 
     def watch_updates(self, keys: Collection[object]) -> Watch:
         """Watch for new data under one of these keys.

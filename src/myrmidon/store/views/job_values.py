@@ -1,7 +1,7 @@
 """Values as clients see them: those of a job with their producers, and the results of many tasks at once."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -24,10 +24,11 @@ class TaskEnd(Struct, frozen=True, gc=False):
     exit_code: int | None
     bot_id: str | None
     error: str | None
+    job_id: int | None
 
 
 ENDS = """
-    SELECT t.id, t.resource_group_id, t.state, t.reason, r.run, r.exit_code, r.bot_id, r.error
+    SELECT t.id, t.resource_group_id, t.state, t.reason, r.run, r.exit_code, r.bot_id, r.error, t.job_id
       FROM task_results t
       LEFT JOIN task_runs r ON r.task_id = t.id AND r.run = COALESCE(t.instance_id, t.run_number)
                            AND r.generation = t.generation
@@ -38,6 +39,54 @@ ENDS = """
 def ends(tx: Tx, task_ids: Sequence[int]) -> dict[int, TaskEnd]:
     """The states of tasks with one statement."""
     return {row[0]: TaskEnd(*row) for row in tx.all(ENDS, ids=task_ids)}
+
+
+# A job that will be retried runs its failed tasks again.
+IN_FAILED_JOBS = """
+    SELECT t.id FROM task_results t JOIN jobs j ON j.id = t.job_id
+     WHERE t.id {in:ids} AND t.state = 'WAITING' AND j.num_failed > 0
+       AND (j.state IN ('FAILED', 'CANCELLED') OR (j.state = 'RUNNING' AND j.num_retries >= j.max_num_retries))
+"""
+# A parent that waits itself may wait for ever.
+STUCK_PARENTS = """
+    SELECT e.child, e.parent, p.state
+      FROM task_edges e JOIN task_results t ON t.id = e.child JOIN task_results p ON p.id = e.parent
+      LEFT JOIN completed_task_edges c ON c.parent = e.parent AND c.child = e.child
+     WHERE e.child {in:ids} AND c.parent IS NULL
+       AND (p.state = 'WAITING' OR (t.resolves_all = 0 AND p.state NOT IN ('READY', 'RUNNING', 'SUCCEEDED')))
+     ORDER BY e.child, e.parent
+"""
+
+
+def causes_of_waiting(tx: Tx, task_ids: Sequence[int]) -> dict[int, int]:
+    """For those of the waiting tasks that can never start, a task before them that has failed for good."""
+    causes: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    level = [row[0] for row in tx.all(IN_FAILED_JOBS, ids=task_ids)]
+    seen = set(level)
+    while level:
+        edges = tx.all(STUCK_PARENTS, ids=level)
+        level = []
+        for child, parent, state in edges:
+            if state == "WAITING":
+                children.setdefault(parent, []).append(child)
+                if parent not in seen:
+                    seen.add(parent)
+                    level.append(parent)
+                elif parent in causes:
+                    _spread(causes, children, child, causes[parent])
+            else:
+                _spread(causes, children, child, parent)
+    return {task_id: causes[task_id] for task_id in task_ids if task_id in causes}
+
+
+def _spread(causes: dict[int, int], children: Mapping[int, Sequence[int]], task_id: int, cause: int) -> None:
+    """A task cannot start, so neither can its children."""
+    left = [task_id]
+    while left:
+        if (one := left.pop()) not in causes:
+            causes[one] = cause
+            left += children.get(one, ())
 
 
 # A shared output has both: an empty value, and the shared value once it is produced.

@@ -1,0 +1,3 @@
+"""A constant of another module."""
+
+DEPTH: int = 4

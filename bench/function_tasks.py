@@ -25,6 +25,13 @@ def nap(seconds: float) -> None:
 
 
 @task
+def ended_at(seconds: float) -> float:
+    """When it has ended, after so many seconds."""
+    time.sleep(seconds)
+    return time.time()
+
+
+@task
 def megabyte(number: int) -> bytes:
     return bytes([number % 256]) * 1_000_000
 

@@ -12,6 +12,7 @@ by round. One that is not installed (`make bench-peers` installs them) prints `m
     W3               100 layers of 100 functions, each fed by two of the layer before, over Ray's rate
     W3-chain         1,000 functions in a row, over Ray's rate
     W6               1,000 values of 1 MB through one fan-out and fan-in, over Ray's time
+    late             from the end of a call to its result at the client, beside 1,000 calls that wait, p99, over 50 ms
     efficiency-*     the share of the ideal time for functions of 1, 10 and 100 ms on two slots
 
 One bot with two slots. The bars W1, W2, W3 and W3-chain are measured on the two bots of `make run`, too: the names of
@@ -20,9 +21,10 @@ these end with -two-bots.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from statistics import median
+from statistics import median, quantiles
 from typing import NamedTuple
 
 from bench import function_peers, native_tasks
@@ -30,7 +32,7 @@ from bench.bars import Bar, Missing, measure_each, note
 from bench.bed import Ground
 from bench.commands import local_cluster, timed
 from bench.function_peers import Driver
-from bench.function_tasks import MODULUS, add, megabyte, nap, noop, total_size
+from bench.function_tasks import MODULUS, add, ended_at, megabyte, nap, noop, total_size
 from myrmidon import Client
 
 
@@ -46,6 +48,10 @@ class Sizes(NamedTuple):
 QUICK = Sizes(tasks=100, rounds=1, ones=5, layers=4, chain=5, values=5)
 NAPS = {"1": (0.001, 2_000), "10": (0.01, 400), "100": (0.1, 100)}
 """Milliseconds: the seconds of one function, and how many of them are run."""
+LATE_S = 0.05
+LATE_BESIDE = 1_000
+LATE_CALL_S = 0.06
+"""How long a call takes, in seconds: longer than its submit."""
 ONE_BOT = ("--bots=1", "--slots=2")
 TWO_BOTS = "-two-bots"
 
@@ -154,6 +160,19 @@ class Bench:
     def w6(self) -> float:
         return 1 / self._rate_over("ray", "values", self.sizes.values, self.large_values)
 
+    def late(self) -> float:
+        far = noop.options(dimensions={"id": "no such bot"})
+        waiting = [self.client.submit(far, number) for number in range(min(LATE_BESIDE, self.sizes.tasks))]
+        late: list[float] = []
+        for _ in range(self.sizes.ones):
+            ended = self.client.submit(ended_at, LATE_CALL_S).result()
+            late.append(time.time() - ended)
+        for future in waiting:
+            future.cancel()
+        p99 = quantiles(late, n=100)[98]
+        note("from the end of a call to its result, p50 and p99", f"{median(late) * 1e3:.2f} {p99 * 1e3:.2f} ms")
+        return p99 / LATE_S
+
     def efficiency_1(self) -> float:
         return self._efficiency("1")
 
@@ -204,6 +223,7 @@ ON_ONE_BOT = (
     Bar("W3", "3", Bench.w3, at_least=True),
     Bar("W3-chain", "1", Bench.w3_chain, at_least=True),
     Bar("W6", "2", Bench.w6),
+    Bar("late", "1", Bench.late),
     Bar("efficiency-1", "0.5", Bench.efficiency_1, at_least=True),
     Bar("efficiency-10", "0.9", Bench.efficiency_10, at_least=True),
     Bar("efficiency-100", "0.98", Bench.efficiency_100, at_least=True),

@@ -28,7 +28,7 @@ WHOLE = [
     "W4", "W4-latency", "W4-latency-p99", "log-rate", "log-flood", "fleet-memory", "fleet-cpu", "fleet-wake",
     "submit-rate", "v1-submit", "v1-list-1M", "v1-count-1M", "graph-submit", "graph-feed", "relay",
     "W1", "W1-bullmq", "W1-each", "W1-native", "W1-postgresql", "W1-mariadb", "W2", "W3", "W3-chain", "W6",
-    "efficiency-1", "efficiency-10", "efficiency-100",
+    "late", "efficiency-1", "efficiency-10", "efficiency-100",
     "W1-two-bots", "W2-two-bots", "W3-two-bots", "W3-chain-two-bots", "resume",
 ]  # fmt: skip
 WRITTEN = ("task_requests", "task_slices", "task_tags", "task_results", "task_runs", "task_to_run", "outbox")

@@ -22,6 +22,8 @@ from myrmidon.wire import values as wire
 
 RECHECK_S = 5.0
 """How often states are read without a notification: another server may have written them."""
+RECHECKED = 200
+"""How many tasks of a stream are read then, so that results meanwhile are not late."""
 MAX_WAIT_S = 120.0
 IDLE_S = 60.0
 """A stream without tasks ends after this time."""
@@ -104,7 +106,7 @@ async def _stream(context: ServerContext, caller: str, ids: set[int], scope: int
                 yield _event("idle", None)
                 sent_at = now
             if now - rechecked_at >= RECHECK_S:
-                stream.recheck(wire.MAX_RESULTS)
+                stream.recheck(RECHECKED)
                 rechecked_at = now
             if stream.tasks:
                 used_at = now

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import as_completed
 from pathlib import Path
 
@@ -19,9 +19,17 @@ from myrmidon.sdk.transport import Transport
 from tests.deadline import HANG_S
 from tests.functions import changed_constants, more_constants
 from tests.functions import remote_tasks as tasks
+from tests.functions.live import a_client
 from tests.live import LiveServer
 
-ENDLESS = tasks.leaves_to_one_that_fails
+NEVER_WRITTEN = tasks.leaves_to_one_that_fails
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + HANG_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 # ---------------------------------------------------------------- calls whose value will never be written
@@ -29,7 +37,7 @@ ENDLESS = tasks.leaves_to_one_that_fails
 
 def test_a_call_whose_result_depends_on_a_failed_call_fails(client: Client):
     with pytest.raises(ValueError, match="bad 1") as caught:
-        client.submit(ENDLESS, 1).result(HANG_S)
+        client.submit(NEVER_WRITTEN, 1).result(HANG_S)
     assert isinstance(caught.value, TaskFailed)
     assert caught.value.label == "leaves_to_one_that_fails"
     assert caught.value.log_tail == "about to fail\n", "that of the task which has failed"
@@ -38,14 +46,14 @@ def test_a_call_whose_result_depends_on_a_failed_call_fails(client: Client):
 def test_that_holds_for_executors_as_completed_and_asyncio(client: Client, server: LiveServer):
     with client.executor() as executor:
         with pytest.raises(ValueError, match="bad 1"):
-            list(executor.map(ENDLESS, [1], timeout=HANG_S))
-        [ended] = as_completed([executor.submit(ENDLESS, 1)], timeout=HANG_S)
+            list(executor.map(NEVER_WRITTEN, [1], timeout=HANG_S))
+        [ended] = as_completed([executor.submit(NEVER_WRITTEN, 1)], timeout=HANG_S)
         assert isinstance(ended.exception(), ValueError)
 
     async def program() -> None:
         async with AsyncClient(Transport(server.url, server.token)) as asynchronous:
             with pytest.raises(ValueError, match="bad 1"):
-                await asyncio.wait_for(asynchronous.submit(ENDLESS, 1), HANG_S)
+                await asyncio.wait_for(asynchronous.submit(NEVER_WRITTEN, 1), HANG_S)
             async with asynchronous.new_job(fail_fast=False) as job:
                 behind = tasks.plus(tasks.fails(1), 2)
             with pytest.raises(ValueError, match="bad 1"):
@@ -69,6 +77,19 @@ def test_a_result_behind_a_failed_task_raises_while_its_job_goes_on(client: Clie
 
 def test_calls_are_nested_deeply(client: Client):
     assert client.submit(tasks.down, 40).result(HANG_S) == 0
+
+
+def test_calls_of_a_client_whose_stream_is_on_no_server_end_too(server: LiveServer, client: Client, tmp_path: Path):
+    gate = tmp_path / "gate"
+    with a_client(server) as other:
+        waiting = other.submit(tasks.held, str(gate))
+        stream = other._calls.stream
+        until(lambda: bool(stream._id))
+        first, stream._id = stream._id, "lost"
+        assert other.submit(tasks.half, 1.0).result(HANG_S) == 0.5
+        assert stream._id not in (first, "lost")
+        gate.touch()
+        assert waiting.result(HANG_S)
 
 
 # ---------------------------------------------------------------- maps
@@ -131,8 +152,7 @@ def test_a_future_says_whether_its_task_runs(client: Client, tmp_path: Path):
     with client.executor() as executor:
         future = executor.submit(tasks.wait_for_file, str(gate), str(started))
         waiting = client.submit(tasks.half.options(dimensions={"id": "nobody"}), 1.0)
-        while not started.exists():
-            threading.Event().wait(0.01)
+        until(started.exists)
         assert future.running()
         assert not waiting.running()
         gate.touch()

@@ -112,6 +112,7 @@ NOT_FOUND_ADVICE: Final[Mapping[str, str]] = {
     "token": "`myrmidon token list` lists the tokens.",
     "configuration file": "`myrmidon config show` lists the files.",
     "value": "`myrmidon value list JOB` lists the values of a job.",
+    "stream of results": "Open another one on this server, with all tasks that you wait for.",
     "file": "Files are deleted some time after the last job that uses them; a group reads only files that it has sent.",
     "file of this run": "A run may read the files that are its inputs or its code.",
     "release": "`myrmidon releases` lists the releases.",

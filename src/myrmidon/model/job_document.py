@@ -171,7 +171,10 @@ def _labelled_nodes(check: Checker, tasks: object) -> list[tuple[str, Path, obje
 def _from_object(check: Checker, tasks: dict[str, object]) -> list[tuple[str, Path, object]]:
     given = check.record(tasks, ("tasks",))
     for label in given:
-        check.item(label, ("tasks", label), check.limits.label_chars, minimum=1)
+        if 0 < len(label) <= (longest := check.limits.label_chars):
+            check.item(label, ("tasks", label), longest)
+        else:
+            check.note(("tasks", label), label, f"a label of 1..{longest} characters", "length")
     return [(label, ("tasks", label), raw) for label, raw in given.items()]
 
 

@@ -177,6 +177,7 @@ def _called_by_import(body: Iterable[ast.stmt]) -> Iterator[ast.expr]:
 @lru_cache(maxsize=256)
 def _is_set_by_import(packed: CodeZip, name: str) -> bool:
     """Whether a source of the zip may set an attribute of this name while it is imported."""
-    pattern = re.compile(rb"^(?:[^\s#].*\.%s\s*=[^=]|setattr\()" % re.escape(name).encode(), re.MULTILINE)
+    text = re.escape(name).encode()
+    pattern = re.compile(rb"^(?:[^\s#].*\.%s\s*=[^=]|setattr\(.*[\"']%s[\"'])" % (text, text), re.MULTILINE)
     with zipfile.ZipFile(io.BytesIO(packed.data)) as archive:
         return any(pattern.search(archive.read(one)) for one in packed.names if one.endswith(".py"))

@@ -115,7 +115,7 @@ SCENARIOS: dict[str, list[str]] = {
     ],
     "an assignment that is lost": [
         "server/botapi/test_exchange.py::test_a_handed_over_reply_that_was_lost_is_given_again",
-        "scheduler/test_sweep.py::test_a_run_that_was_never_started_goes_back_free",
+        "scheduler/test_due.py::test_a_run_that_was_never_started_goes_back_free",
     ],
     "random losses, in the end all run": [
         "bot/test_chaos.py::test_a_stream_of_tasks_through_a_bad_network_runs_once_each_with_every_byte",

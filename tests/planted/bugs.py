@@ -76,8 +76,8 @@ BUGS = [
         "seq-guard",
         "two writers of one task would silently undo each other",
         "store/tables/task_result.py",
-        "    if _update(tx, alike) != len(tasks):\n",
-        "    if _update(tx, alike) > len(tasks):\n",
+        "    if _update(tx, rows) != len(tasks):\n",
+        "    if _update(tx, rows) > len(tasks):\n",
         _in("store/tables/test_guards.py", "test_a_task_that_changed_under_its_writer_is_not_saved"),
     ),
     Bug(
@@ -100,9 +100,8 @@ BUGS = [
         "job-lock",
         "two last tasks on two servers would each see the other running, and the job would never end",
         "scheduler/unit_of_work.py",
-        "        self.lock_jobs(job_of.values())\n",
-        "        found = {i for i in job_of.values() if i is not None}\n"
-        "        self.jobs.update(jobs_store.read(self.tx, sorted(found)))\n",
+        "            self.lock_jobs(job_of.values())\n",
+        "            self.jobs.update(jobs_store.read(self.tx, sorted(set(job_of.values()))))\n",
         _race("finish/finish of the last two tasks"),
         "postgresql",
     ),
@@ -290,8 +289,8 @@ BUGS = [
         "any-kind",
         "a bot that runs a command would be given a second one, which waits there",
         "scheduler/claim.py",
-        "heads = [head for head in found if accepts.includes(functions=head.of_functions)]",
-        "heads = found",
+        "        if accepts is not Accepts.ANY and not accepts.includes(functions=head.of_functions):\n            continue\n",
+        "",
         _in("scheduler/test_claim.py", "test_a_bot_that_is_busy_with_one_kind_may_claim_the_other_one_only"),
     ),
     Bug(

@@ -124,8 +124,11 @@ def claim(
         taken = _take_terminate_task(uow, bot) if poll.accepts.includes(functions=False) else []
     if not taken:
         return []
-    work = task_request.work(tx, sorted(task.id for _, task in taken))
-    return _start(uow, bot, poll, _limit_bytes(uow, taken, work), work)
+    task_ids = sorted([row.task_id for row, _ in taken])
+    work = task_request.work(tx, task_ids)
+    if len(taken) > 1:
+        taken = _limit_bytes(uow, taken, work)
+    return _start(uow, bot, poll, taken, work)
 
 
 def _limit_bytes(
@@ -136,7 +139,7 @@ def _limit_bytes(
     The inputs of a function are in the response if they are small; those of a command are put into it.
     """
     special = sorted(task.id for _, task in taken if not task.skips_request_lookup)
-    if len(taken) == 1 or not special:
+    if not special:
         return taken
     stdin, inputs, total = task_request.stdin_sizes(uow.tx, special), values.sizes_of_inputs(uow.tx, special), 0
     for number, (row, task) in enumerate(taken):
@@ -166,16 +169,33 @@ def _take(
 
     The dimensions are compared again: the stored matches of bots to queues are only an index.
     """
-    found = [h for h in task_to_run.heads(uow.tx, bot.id) if dimensions.serves(h.dimensions, bot.dimensions)]
-    heads = [head for head in found if accepts.includes(functions=head.of_functions)]
+    heads: list[Head] = []
+    for head in task_to_run.heads(uow.tx, bot.id):
+        if accepts is not Accepts.ANY and not accepts.includes(functions=head.of_functions):
+            continue
+        if dimensions.serves(head.dimensions, bot.dimensions):
+            heads.append(head)
     if not heads:
         return []
-    rows = _choose(uow, _Taker(bot, leave), heads, n)
-    if any(row.instance for row in rows) and (running := _running_on(uow, bot)) & {row.task_id for row in rows}:
-        rows = _choose(uow, _Taker(bot, leave | running), heads, n)
-    chosen = list({row.task_id: row for row in rows}.values())
-    tasks = task_result.lock_unlocked(uow.tx, sorted(row.task_id for row in chosen)) if chosen else {}
-    return [(row, tasks[row.task_id]) for row in chosen if _may_run(row, tasks.get(row.task_id))]
+    chosen = _choose(uow, _Taker(bot, leave), heads, n)
+    further = [row.task_id for row in chosen if row.instance]
+    if further and not (running := _running_on(uow, bot)).isdisjoint(further):
+        chosen = _choose(uow, _Taker(bot, leave | running), heads, n)
+    return _lock_tasks(uow, chosen)
+
+
+def _lock_tasks(uow: UnitOfWork, rows: Sequence[TaskToRun]) -> list[tuple[TaskToRun, TaskResult]]:
+    """The rows with their tasks, one of each task, as far as they may run."""
+    by_task: dict[int, TaskToRun] = {}
+    for row in rows:
+        by_task[row.task_id] = row
+    tasks = task_result.lock_unlocked(uow.tx, sorted(by_task)) if by_task else {}
+    taken: list[tuple[TaskToRun, TaskResult]] = []
+    for task_id, row in by_task.items():
+        task = tasks.get(task_id)  # None if another transaction has locked it
+        if task is not None and _may_run(row, task):
+            taken.append((row, task))
+    return taken
 
 
 def _choose(uow: UnitOfWork, taker: _Taker, heads: Sequence[Head], n: int) -> list[TaskToRun]:
@@ -192,8 +212,7 @@ def _take_terminate_task(uow: UnitOfWork, bot: Bot) -> list[tuple[TaskToRun, Tas
     rows: list[TaskToRun] = []
     for queue in task_queues.own_queues(uow.tx, bot.id):
         rows = rows or task_to_run.take(uow.tx, queue, 1, bot_id=bot.id, now=uow.now)
-    tasks = task_result.lock_unlocked(uow.tx, [row.task_id for row in rows]) if rows else {}
-    return [(row, tasks[row.task_id]) for row in rows if _may_run(row, tasks.get(row.task_id))]
+    return _lock_tasks(uow, rows)
 
 
 def _from_one(uow: UnitOfWork, taker: _Taker, head: Head, n: int) -> list[TaskToRun]:
@@ -202,6 +221,8 @@ def _from_one(uow: UnitOfWork, taker: _Taker, head: Head, n: int) -> list[TaskTo
     if head.shared & MAY_BE_NEAR and _may_be_near(taker.bot):
         best = _first_rows(uow, taker, head, n)
         rows = task_to_run.take_these(uow.tx, [row.task_id for row in best[:n]], bot_id=taker.bot.id, now=uow.now)
+    elif not taker.leave:
+        return task_to_run.take(uow.tx, head.queue, n, bot_id=taker.bot.id, now=uow.now)
     return _fill_up(uow, taker, head.queue, rows, n)
 
 
@@ -314,11 +335,9 @@ def _fill_up(uow: UnitOfWork, taker: _Taker, queue: int, rows: list[TaskToRun], 
     return rows + [row for row in taker.may_take(rest) if row.task_id not in known][: n - len(rows)]
 
 
-def _may_run(row: TaskToRun, task: TaskResult | None) -> bool:
-    """Whether this run may start: no other transaction has locked the task, and its state allows it."""
-    if task is None or task.killing:
-        return False
-    if next_run_number(task.run_number) is None:
+def _may_run(row: TaskToRun, task: TaskResult) -> bool:
+    """Whether the state of a task allows this run to start."""
+    if task.killing or next_run_number(task.run_number) is None:
         return False
     return task.state == READY or (task.state == RUNNING and row.instance > 0)
 
@@ -334,27 +353,26 @@ def _start(
     work: Mapping[tuple[int, int], Work],
 ) -> list[Claimed]:
     bots.save_claim(uow.tx, bot, poll.nonce, uow.now)
-    task_to_run.remove_taken(uow.tx, [row for row, _ in taken])
     token = poll.token()
     hashed = token_hash(token)
-    runs = []
+    rows: list[TaskToRun] = []
+    runs: list[TaskRun] = []
+    special: list[int] = []
     for row, task in taken:
         task.run_number = next_run_number(task.run_number) or 0
         task.bot_id = bot.id
         task.started_at = uow.now
         uow.start_run(task)
+        rows.append(row)
         runs.append(_new_run(uow, bot, poll, row, task, token_hash=hashed, lease=work[task.id, row.slice].lease))
-    since = _idle_since(uow, bot)
+        if not task.skips_request_lookup:
+            special.append(task.id)
+    task_to_run.remove_taken(uow.tx, rows)
+    # The bot may be idle since later than now: that time may come from another server's clock.
+    since = min(bot.idle_at, uow.now) if bot.idle_at is not None else None
     task_run.insert(uow.tx, runs, bot_version=bot.version, bot_dimensions=bot.dimensions, idle_since=since)
     uow.flush()
-    return _claimed(
-        uow, runs, token, work, special=sorted(task.id for _, task in taken if not task.skips_request_lookup)
-    )
-
-
-def _idle_since(uow: UnitOfWork, bot: Bot) -> Micros | None:
-    """When the bot became idle, but not later than now: the time may come from another server's clock."""
-    return min(bot.idle_at, uow.now) if bot.idle_at is not None else None
+    return _claimed(uow, runs, token, work, special=sorted(special))
 
 
 def _new_run(
@@ -396,40 +414,40 @@ def _claimed(
     """The runs with everything that the bot needs; only ``special`` tasks may have inputs, outputs and extras."""
     if not runs:
         return []
-    todo = {run.task_id: work[run.task_id, run.slice] for run in runs}
-    readers = [task_id for task_id in special if todo[task_id].num_inputs]
-    inputs = values.inputs(uow.tx, readers) if readers else {}
-    writers = [task_id for task_id in special if todo[task_id].num_outputs]
-    outputs = values.outputs(uow.tx, writers) if writers else {}
-    extras = task_request.extras(uow.tx, special) if special else {}
-    return [
-        _claimed_run(
-            run,
-            token,
-            todo[run.task_id],
-            extras.get(run.task_id) or Extras(run.task_id),
-            inputs=inputs.get(run.task_id, []),
-            output_types=[kind for _, _, _, kind in outputs.get(run.task_id, ())],
+    inputs: Mapping[int, list[Value]] = {}
+    outputs: Mapping[int, Sequence[values.OutputRow]] = {}
+    extras: Mapping[int, Extras] = {}
+    if special:
+        todo = {run.task_id: work[run.task_id, run.slice] for run in runs}
+        readers = [task_id for task_id in special if todo[task_id].num_inputs]
+        inputs = values.inputs(uow.tx, readers) if readers else {}
+        writers = [task_id for task_id in special if todo[task_id].num_outputs]
+        outputs = values.outputs(uow.tx, writers) if writers else {}
+        extras = task_request.extras(uow.tx, special)
+    claimed: list[Claimed] = []
+    for run in runs:
+        to_do = work[run.task_id, run.slice]
+        of_function = to_do.func_name is not None
+        extra = extras.get(run.task_id) or _NO_EXTRAS
+        written = outputs.get(run.task_id)
+        claimed.append(
+            Claimed(
+                task_id=run.task_id,
+                run=run.run,
+                token=token,
+                work=to_do,
+                inputs=inputs.get(run.task_id) or [],
+                output_types=[kind for _, _, _, kind in written] if written else [],
+                label=extra.label or "" if of_function else "",
+                code=extra.code or to_do.code or "",
+                environment=extra.environment or to_do.environment or "",
+                secret_bytes=extra.secret_bytes,
+                stdin=extra.stdin,
+                resource_group_id=run.resource_group_id,
+                nonce=run.nonce,
+            )
         )
-        for run in runs
-    ]
+    return claimed
 
 
-def _claimed_run(
-    run: TaskRun, token: str, work: Work, extras: Extras, *, inputs: list[Value], output_types: list[str]
-) -> Claimed:
-    return Claimed(
-        task_id=run.task_id,
-        run=run.run,
-        token=token,
-        work=work,
-        inputs=inputs,
-        output_types=output_types,
-        label=extras.label or "" if work.func_name is not None else "",
-        code=extras.code or work.code or "",
-        environment=extras.environment or work.environment or "",
-        secret_bytes=extras.secret_bytes,
-        stdin=extras.stdin,
-        resource_group_id=run.resource_group_id,
-        nonce=run.nonce,
-    )
+_NO_EXTRAS = Extras(0)

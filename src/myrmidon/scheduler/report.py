@@ -91,11 +91,11 @@ def report(
 ) -> list[Reply]:
     """Apply a bot's reports in order; one reply each."""
     uow = UnitOfWork(tx, now, ids, rules)
-    tasks = uow.lock(item.task_id for item in reports)
-    runs = {(run.task_id, run.run): run for run in task_run.read_for_report(tx, sorted(tasks))} if tasks else {}
-    handler = _ReportHandler(uow, bot_id, tasks, runs, reports)
+    tasks = uow.lock([item.task_id for item in reports])
+    handler = _ReportHandler(uow, bot_id, tasks, task_run.read_for_report(tx, sorted(tasks)) if tasks else [], reports)
     replies = [handler.take(item) for item in reports]
-    make_ready(uow, handler.requeued, avoid=handler.avoid)
+    if handler.requeued:
+        make_ready(uow, handler.requeued, avoid=handler.avoid)
     propagate(uow)
     if handler.stats:
         task_run.insert_stats(tx, handler.stats)
@@ -113,16 +113,17 @@ class _ReportHandler:
         uow: UnitOfWork,
         bot_id: str,
         tasks: Mapping[int, TaskResult],
-        runs: Mapping[tuple[int, int], TaskRun],
+        runs: Sequence[TaskRun],
         reports: Sequence[Report],
     ) -> None:
         self.uow = uow
         self.bot_id = bot_id
         self.tasks = tasks
-        self.runs = runs
+        self.runs: dict[tuple[int, int], TaskRun] = {}
         self.reports = reports
         self.by_task: dict[int, list[TaskRun]] = {}
-        for run in runs.values():
+        for run in runs:
+            self.runs[run.task_id, run.run] = run
             self.by_task.setdefault(run.task_id, []).append(run)
         self.requeued: list[TaskResult] = []
         self.avoid: dict[int, str] = {}
@@ -247,15 +248,15 @@ class _ReportHandler:
 
     def _end(self, task: TaskResult, run: TaskRun, verdict: Verdict) -> None:
         self.ended = True
-        if apply_verdict(self.uow, task, run, verdict, self._others(task, run)):
+        others = self._others(task, run) if len(self.by_task[task.id]) > 1 else []
+        if apply_verdict(self.uow, task, run, verdict, others):
             self.requeued.append(task)
             if verdict.retried:
                 self.avoid[task.id] = run.bot_id
 
     def _others(self, task: TaskResult, run: TaskRun) -> list[TaskRun]:
         """The other live instances of the task."""
-        runs = self.by_task[task.id]
-        return [other for other in runs if other.live and other is not run] if len(runs) > 1 else []
+        return [other for other in self.by_task[task.id] if other.live and other is not run]
 
 
 def _soft_timeout_at(request: RunPolicy, now: Micros) -> Micros | None:

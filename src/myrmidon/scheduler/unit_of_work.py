@@ -91,7 +91,8 @@ class UnitOfWork:
         if not ordered:
             return {}
         job_of = task_result.jobs_of(self.tx, ordered)
-        self.lock_jobs(job_of.values())
+        if job_of:
+            self.lock_jobs(job_of.values())
         if not self.skip_locked:
             return task_result.lock(self.tx, ordered)
         free = [i for i in ordered if i not in job_of or job_of[i] in self.jobs]

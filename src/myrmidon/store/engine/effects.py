@@ -31,12 +31,6 @@ class CommitEffects(Struct):
     deleted: list[int] = []
     """Deleted tasks: their logs may be deleted."""
 
-    def claim(self, queue: int, task_id: int) -> None:
-        """Count a row no more that the transaction has added and claims itself: nobody is to be woken for it."""
-        if task_id in self.enqueued_tasks:
-            self.enqueued_tasks.remove(task_id)
-            self.enqueued[queue] -= 1
-
     def addresses_of(self, queue: int) -> frozenset[str]:
         """Where the data is that new tasks of a queue read."""
         return frozenset().union(*(addresses for near, addresses in self.localities.values() if near == queue))

@@ -12,7 +12,8 @@ from myrmidon.model.errors import BrokenPromise
 from myrmidon.model.ids import Micros
 from myrmidon.model.states import JobState
 from myrmidon.store.engine.db import LostRace, Tx
-from myrmidon.store.engine.sql import Insert, RowUpdate
+from myrmidon.store.engine.records import columns_of, insert_of, update_of
+from myrmidon.store.engine.sql import Insert
 from myrmidon.store.tables import outbox
 
 
@@ -61,8 +62,8 @@ class Job(Struct):
         return "running"
 
 
-_COLUMNS = ", ".join(Job.__struct_fields__)
-_JOBS = Insert("jobs", _COLUMNS)
+_COLUMNS = columns_of(Job)
+_JOBS = insert_of("jobs", Job)
 READ = f"SELECT {_COLUMNS} FROM jobs WHERE id {{in:ids}} ORDER BY id"
 LOCK = f"SELECT {_COLUMNS} FROM jobs WHERE id {{in:ids}} ORDER BY id {{for_update}}"
 LOCK_UNLOCKED = f"SELECT {_COLUMNS} FROM jobs WHERE id {{in:ids}} ORDER BY id {{skip_locked}}"
@@ -101,22 +102,18 @@ def _event(job: Job, what: str, now: Micros) -> tuple[int, int, Micros, str, str
     return (job.id, job.seq, now, outbox.JOB, job.state, outbox.body_of(body))
 
 
-_SAVE = RowUpdate(
+_SAVE, _saved_row = update_of(
     "jobs",
+    Job,
     key="id",
     sets="""state, seq, num_retries, staged, sealed_at, blocked_by, error, ended_at, due_at, num_tasks, num_succeeded,
         num_failed, num_active, num_chunked_work""",
-    types="bigint, text, int, int, int, bigint, bigint, text, bigint, bigint, int, int, int, int, int",
 )
 
 
 def save(tx: Tx, jobs: Iterable[Job]) -> None:
     """Write the counters and states of locked jobs."""
-    rows = [
-        (j.id, j.state, j.seq, j.num_retries, j.staged, j.sealed_at, j.blocked_by, j.error, j.ended_at, j.due_at,
-         j.num_tasks, j.num_succeeded, j.num_failed, j.num_active, j.num_chunked_work)
-        for j in jobs
-    ]  # fmt: skip
+    rows = list(map(_saved_row, jobs))
     if rows and tx.update_rows(_SAVE, rows) != len(rows):
         raise BrokenPromise("a locked job was deleted by another transaction")
 

@@ -86,8 +86,12 @@ def _store(tx: Tx, rows: list[Row]) -> None:
         tx.insert(_EVENTS, rows)
         return
     last = shared_numbers.lock(tx, _POSITION)
-    tx.insert(_EVENTS_WITH_POSITION, [(*row, last + i) for i, row in enumerate(rows, start=1)])
-    shared_numbers.put(tx, _POSITION, last + len(rows))
+    positioned = []
+    for row in rows:
+        last += 1
+        positioned.append((*row, last))
+    tx.insert(_EVENTS_WITH_POSITION, positioned)
+    shared_numbers.put(tx, _POSITION, last)
 
 
 WITHOUT_POSITION = """

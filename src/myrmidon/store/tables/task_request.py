@@ -7,6 +7,7 @@ from msgspec import Struct, structs
 from myrmidon.model.ids import Micros
 from myrmidon.model.task_request import NO_COMMAND_JSON, is_terminate_task
 from myrmidon.store.engine.db import LostRace, Tx
+from myrmidon.store.engine.records import columns_of, insert_of
 from myrmidon.store.engine.sql import Insert, Row, RowDelete
 
 
@@ -64,10 +65,10 @@ class SliceRow(Struct, frozen=True, gc=False):
     properties: str
 
 
-_COLUMNS = ", ".join(RequestRow.__struct_fields__)
-_REQUESTS = Insert("task_requests", _COLUMNS)
-_SLICE_COLUMNS = ", ".join(SliceRow.__struct_fields__)
-_SLICES = Insert("task_slices", _SLICE_COLUMNS)
+_COLUMNS = columns_of(RequestRow)
+_REQUESTS = insert_of("task_requests", RequestRow)
+_SLICE_COLUMNS = columns_of(SliceRow)
+_SLICES = insert_of("task_slices", SliceRow)
 _SECRETS = Insert("secret_bytes", "task_id, secret_bytes")
 _STDIN = Insert("task_stdin", "task_id, content")
 _TAGS = Insert("task_tags", "tag, task_id")

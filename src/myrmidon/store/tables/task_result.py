@@ -5,7 +5,7 @@ the same transaction. Columns that users do not see, such as the counts of paren
 task whose job is still staged, are written without an event.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,14 +15,12 @@ from myrmidon.model.errors import BrokenPromise
 from myrmidon.model.ids import Micros
 from myrmidon.model.task_result import TaskResult
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.engine.sql import Insert, Row, RowUpdate, names
+from myrmidon.store.engine.records import columns_of, insert_of, update_of
+from myrmidon.store.engine.sql import Row, RowUpdate
 from myrmidon.store.tables import outbox
 
-_COLUMNS = """id, job_id, resource_group_id, state, seq, generation, held, killing, forced, resolves_all,
-    skips_request_lookup, num_parents, num_succeeded_parents, num_children, num_retries, num_reruns, run_number,
-    instance_id, current_task_slice, bot_id, reason, deduped_from, deduped_run, cost_saved_usd, ready_at, started_at,
-    completed_at, abandoned_at, modified_at, due_at"""
-_ROWS = Insert("task_results", _COLUMNS)
+_COLUMNS = columns_of(TaskResult)
+_ROWS = insert_of("task_results", TaskResult)
 
 READ = f"SELECT {_COLUMNS} FROM task_results WHERE id {{in:ids}} ORDER BY id"
 LOCK = f"SELECT {_COLUMNS} FROM task_results WHERE id {{in:ids}} ORDER BY id {{for_update}}"
@@ -97,17 +95,11 @@ def _body(*fields: Any) -> str:
     return outbox.body_of(outbox.TaskBody(*fields))
 
 
-_SAVED = """state, generation, held, killing, forced, num_succeeded_parents, num_children, num_retries, num_reruns,
-    run_number, instance_id, current_task_slice, bot_id, reason, deduped_from, deduped_run, cost_saved_usd, ready_at,
-    started_at, completed_at, abandoned_at, modified_at, due_at"""
-_SAVE = RowUpdate(
-    "task_results",
-    key="id, seq",
-    sets=f"{_SAVED}, seq = seq + 1",
-    types="""bigint, int, text, int, int, int, int, int, int, int, int, int, int, int, text, text, bigint, int,
-        double, bigint, bigint, bigint, bigint, bigint, bigint""",
+_NEVER_CHANGE = {"id", "job_id", "resource_group_id", "resolves_all", "skips_request_lookup", "num_parents"}
+_SAVED_NAMES = [name for name in TaskResult.__struct_fields__ if name not in _NEVER_CHANGE | {"seq"}]
+_SAVE, _saved_row = update_of(
+    "task_results", TaskResult, key="id, seq", sets=", ".join([*_SAVED_NAMES, "seq = seq + 1"])
 )
-_SAVED_NAMES = tuple(names(_SAVED))
 SAVE_ALIKE = f"""
     UPDATE task_results SET {", ".join(f"{name} = :{name}" for name in _SAVED_NAMES)}, seq = seq + 1
      WHERE id {{in:ids}} AND seq = :seq
@@ -121,34 +113,33 @@ def save(tx: Tx, tasks: Sequence[TaskResult], now: Micros) -> None:
 
     BrokenPromise, which rolls the transaction back, when a row was changed by somebody else in spite of the lock.
     """
-    alike: dict[Row, list[TaskResult]] = {}
+    rows, events = [], []
     for t in tasks:
         t.modified_at = now
-        values = (
-            t.seq, t.state, t.generation, t.held, t.killing, t.forced, t.num_succeeded_parents, t.num_children,
-            t.num_retries, t.num_reruns, t.run_number, t.instance_id, t.current_task_slice, t.bot_id, t.reason,
-            t.deduped_from, t.deduped_run, t.cost_saved_usd, t.ready_at, t.started_at, t.completed_at,
-            t.abandoned_at, t.modified_at, t.due_at,
-        )  # fmt: skip
-        alike.setdefault(values, []).append(t)
-    if _update(tx, alike) != len(tasks):
-        raise BrokenPromise(f"a locked task was changed by another transaction: {[(t.id, t.seq) for t in tasks][:10]}")
-    for t in tasks:
+        rows.append(_saved_row(t))
         t.seq += 1
-    outbox.write(tx, [_event(t) for t in tasks])
+        events.append(_event(t))
+    if _update(tx, rows) != len(tasks):
+        raise BrokenPromise(f"a locked task was changed by another transaction: {[(t.id, t.seq) for t in tasks][:10]}")
+    outbox.write(tx, events)
 
 
-def _update(tx: Tx, alike: Mapping[Row, Sequence[TaskResult]]) -> int:
-    """Write tasks grouped by their new values; how many rows matched. After a batch many tasks have equal values."""
+def _update(tx: Tx, rows: Sequence[Row]) -> int:
+    """Write tasks; how many rows matched. After a batch many tasks have equal new values."""
+    if len(rows) < _MIN_ALIKE:
+        return tx.update_rows(_SAVE, rows)
+    alike: dict[Row, list[int]] = {}
+    for task_id, *values in rows:
+        alike.setdefault(tuple(values), []).append(task_id)
     matched = 0
-    rows: list[Row] = []
-    for (seq, *values), group in alike.items():
-        if len(group) < _MIN_ALIKE:
-            rows += [(t.id, seq, *values) for t in group]
+    single: list[Row] = []
+    for (seq, *values), ids in alike.items():
+        if len(ids) < _MIN_ALIKE:
+            single += [(task_id, seq, *values) for task_id in ids]
         else:
             params = dict(zip(_SAVED_NAMES, values, strict=True))
-            matched += tx.run(SAVE_ALIKE, ids=[t.id for t in group], seq=seq, **params)
-    return matched + tx.update_rows(_SAVE, rows) if rows else matched
+            matched += tx.run(SAVE_ALIKE, ids=ids, seq=seq, **params)
+    return matched + tx.update_rows(_SAVE, single) if single else matched
 
 
 ADD_SATISFIED_PARENTS = """

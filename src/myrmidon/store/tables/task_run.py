@@ -8,13 +8,12 @@ from myrmidon.model.errors import BrokenPromise
 from myrmidon.model.ids import Micros
 from myrmidon.model.task_result import PerformanceStats, TaskRun
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.engine.records import columns_of, insert_of, update_of
 from myrmidon.store.engine.sql import Insert, RowUpdate
 
-_REPORT_COLUMNS = """task_id, run, bot_id, session, token_hash, state, reason, claimed_at, started_at, ended_at, lease,
-    soft_at, due_at, exit_code, duration, generation"""
-_COLUMNS = f"""{_REPORT_COLUMNS}, instance, slice, nonce, resource_group_id, modified_at, evidence,
-    cost_usd, stdout_size, stderr_size, outputs_ref, error, progress"""
-_ROWS = Insert("task_runs", f"{_COLUMNS}, bot_version, bot_dimensions, idle_since")
+_COLUMNS = columns_of(TaskRun)
+_REPORT_COLUMNS = _COLUMNS.partition(", instance")[0]
+_ROWS = insert_of("task_runs", TaskRun, "bot_version", "bot_dimensions", "idle_since")
 
 
 def insert(
@@ -69,29 +68,24 @@ def due(tx: Tx, now: Micros, n: int) -> list[tuple[int, int]]:
     return [(row[0], row[1]) for row in tx.all(DUE, now=now, n=n)]
 
 
-_SAVE = RowUpdate(
+_SAVE, _saved_row = update_of(
     "task_runs",
+    TaskRun,
     key="task_id, run",
     sets="""state, reason, evidence, started_at, modified_at, ended_at, soft_at, due_at, exit_code, duration,
         cost_usd, stdout_size, stderr_size, outputs_ref, session, error""",
     where="ended_at IS NULL",
-    types="""bigint, int, text, text, text, bigint, bigint, bigint, bigint, bigint, bigint, double, double, bigint,
-        bigint, text, bigint, text""",
 )
 
 
 def save(tx: Tx, runs: Sequence[TaskRun], now: Micros) -> None:
     """Write changed live runs; an ended run never changes again."""
     rows = []
-    for r in runs:
-        r.modified_at = now
-        if r.ended_at is not None:
-            r.due_at = None
-        rows.append(
-            (r.task_id, r.run, r.state, r.reason, r.evidence, r.started_at, r.modified_at, r.ended_at, r.soft_at,
-             r.due_at, r.exit_code, r.duration, r.cost_usd, r.stdout_size, r.stderr_size, r.outputs_ref, r.session,
-             r.error)
-        )  # fmt: skip
+    for run in runs:
+        run.modified_at = now
+        if run.ended_at is not None:
+            run.due_at = None
+        rows.append(_saved_row(run))
     if rows and tx.update_rows(_SAVE, rows) != len(rows):
         raise BrokenPromise(f"a run that has ended was to be changed: {[row[:2] for row in rows][:10]}")
 

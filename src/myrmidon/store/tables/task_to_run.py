@@ -11,10 +11,11 @@ from msgspec import structs
 from myrmidon.model.ids import Micros
 from myrmidon.model.task_to_run import Head, TaskToRun
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.engine.sql import Insert, RowUpdate
+from myrmidon.store.engine.records import columns_of, insert_of
+from myrmidon.store.engine.sql import RowUpdate
 
-_COLUMNS = "task_id, instance, queue, task_rank, expires_at, slice, wait_for_capacity, shared, avoid_bot"
-_ROWS = Insert("task_to_run", _COLUMNS)
+_COLUMNS = columns_of(TaskToRun)
+_ROWS = insert_of("task_to_run", TaskToRun)
 
 
 def insert(tx: Tx, rows: Sequence[TaskToRun]) -> None:
@@ -129,10 +130,16 @@ def remove(tx: Tx, task_ids: Sequence[int]) -> int:
 def remove_taken(tx: Tx, taken: Sequence[TaskToRun]) -> int:
     """Delete rows that `take` or `take_these` has locked."""
     by_instance: dict[int, list[int]] = {}
+    effects = tx.effects
     for row in taken:
         by_instance.setdefault(row.instance, []).append(row.task_id)
-        tx.effects.claim(row.queue, row.task_id)
-    return sum(tx.run(REMOVE_INSTANCE, task_ids=ids, instance=i) for i, ids in sorted(by_instance.items()))
+        if row.task_id in effects.enqueued_tasks:  # added by this transaction: nobody is to be woken for it
+            effects.enqueued_tasks.remove(row.task_id)
+            effects.enqueued[row.queue] -= 1
+    removed = 0
+    for instance, ids in sorted(by_instance.items()):
+        removed += tx.run(REMOVE_INSTANCE, task_ids=ids, instance=instance)
+    return removed
 
 
 EXPIRED = """

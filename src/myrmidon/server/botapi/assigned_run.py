@@ -34,7 +34,9 @@ def assigned_run(
     ``files`` are the contents of the files that rendering a command needs.
     """
     work = claimed.work
-    properties, stdin, problem = _rendered(claimed, files or {})
+    properties, stdin, problem = properties_from_json(work.properties), claimed.stdin, ""
+    if properties.output_refs:
+        properties, stdin, problem = _rendered(claimed, properties, files or {})
     function = _function(claimed) if work.func_name is not None else None
     return AssignedRun(
         run=show_run(claimed.task_id, claimed.run),
@@ -75,9 +77,10 @@ def assigned_run(
     )
 
 
-def _rendered(claimed: Claimed, files: Mapping[str, bytes]) -> tuple[Properties, bytes | None, str]:
+def _rendered(
+    claimed: Claimed, properties: Properties, files: Mapping[str, bytes]
+) -> tuple[Properties, bytes | None, str]:
     """The properties with the outputs of other tasks that they refer to, the stdin, and why that is not possible."""
-    properties = properties_from_json(claimed.work.properties)
     try:
         properties, stdin = render(properties, claimed.inputs, files)
     except CannotRender as problem:

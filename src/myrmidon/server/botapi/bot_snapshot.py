@@ -93,10 +93,10 @@ def register_bot(
     return bot
 
 
-def connected_bot(context: ServerContext, bot_id: str, session: int) -> ConnectedBot | None:
+def connected_bot(context: ServerContext, bot_id: str, session: int, now: Micros) -> ConnectedBot | None:
     """The in-memory state of a session, if there is one that is up to date."""
     bot = context.hub.bots.get(bot_id)
-    if bot is None or bot.session != session or bot.outdated or context.now() - bot.loaded_at >= RELOAD_AFTER:
+    if bot is None or bot.session != session or bot.outdated or now - bot.loaded_at >= RELOAD_AFTER:
         return None
     return bot
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -16,17 +16,17 @@ from myrmidon.scheduler.report import Outcome, Reply
 from myrmidon.server.botapi.bot_snapshot import BotSnapshot, is_heartbeat_due, read_snapshot, register_bot
 from myrmidon.server.botapi.conversion import held_runs, parse_run, progress_of, to_report
 from myrmidon.server.botapi.directives import directive_for
-from myrmidon.server.botapi.messages import ExchangeRequest, FinishReport, encode
+from myrmidon.server.botapi.messages import BotReport, ExchangeRequest, FinishReport, encode
 from myrmidon.server.botapi.unreceived import begin_give_back_if_abandoned, begin_give_back_unreceived
 from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.claims import (
+    MIN_RUN_S,
     claim_size,
     claim_with_nonce,
     fair_share,
     record_claim,
     record_reports,
     tasks_to_leave,
-    update_run_stats,
 )
 from myrmidon.server.fleet import rollout
 from myrmidon.server.waiting.connected_bot import ConnectedBot, Wakeup
@@ -36,6 +36,7 @@ from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import task_to_run
 
 _MAX_QUEUES = 8
+_NO_RUNS: frozenset[tuple[int, int]] = frozenset()
 _REJECTED = frozenset({Outcome.STALE, Outcome.CONFLICT, Outcome.UNKNOWN})
 
 
@@ -57,9 +58,9 @@ class ExchangeResult(Struct):
 
         A stop that the bot is carrying out is not urgent: else the bot would ask again at once until the run ends.
         """
-        if self.directive or self.tasks or not self.stopping.issuperset(self.stop):
+        if self.directive or self.tasks or (self.stop and not self.stopping.issuperset(self.stop)):
             return True
-        return bool(self.replies) and any(reply.stop or reply.outcome in _REJECTED for reply in self.replies)
+        return bool([reply for reply in self.replies if reply.stop or reply.outcome in _REJECTED])
 
 
 class TxResult(Struct):
@@ -82,27 +83,29 @@ async def write_exchange(
     context: ServerContext,
     bot_id: str,
     request: ExchangeRequest,
+    n: int,
     bot: ConnectedBot | None,
     wakeup: Wakeup | None = None,
 ) -> ExchangeResult:
-    """Write reports, heartbeat and claim in one transaction, which also reads the bot if ``bot`` is None."""
+    """Write reports, heartbeat and a claim of n tasks in one transaction, which also reads the bot if it is None."""
     hub, now = context.hub, context.now()
-    reports = [to_report(report) for report in request.reports]
-    finished = [report for report in request.reports if isinstance(report, FinishReport)]
+    reports = list(map(to_report, request.reports))
     directive = directive_for(context, bot) if bot else None
     accepts, work_seq, queue_seq = request.accepts, hub.work_seq, hub.queue_seq
-    waiting_peers = hub.waiting_peers(bot, accepts) if bot else 0
-    queues = _shared_queues(bot, hub.queues.accepted(bot, accepts), waiting_peers) if bot else []
-    update_run_stats(bot, [report.duration for report in finished], [report.caches for report in finished])
-    no_claim = directive or context.state.stopping
-    limit = 0 if no_claim else min(request.n, context.rules.claim_limit, claim_size(bot))
+    waiting_peers = bot.peers.count_rivals(accepts) if bot else 0
+    queues = _shared_queues(context, bot, accepts, waiting_peers) if bot else []
+    if bot is not None and reports:
+        _update_run_stats(bot, request.reports)
+    no_claim = n == 0 or directive or context.state.stopping
+    limit = 0 if no_claim else min(n, context.rules.claim_limit, claim_size(bot))
     woken_queue = wakeup.queue if wakeup is not None else 0
-    heartbeat_due = bot is None or is_heartbeat_due(context, bot, now)
+    heartbeat_due = bot is None or (not reports and is_heartbeat_due(context, bot, now))
 
     def write(tx: Tx) -> TxResult:
         snapshot = read_snapshot(tx, bot_id, request.session) if bot is None else None
         terminating = snapshot is not None and snapshot.terminating
-        result = TxResult(snapshot, 0 if terminating else fair_share(tx, queues, limit, waiting_peers))
+        claimed = fair_share(tx, queues, limit, waiting_peers) if queues and not terminating else limit
+        result = TxResult(snapshot, 0 if terminating else claimed)
         address = bot.address if bot is not None else snapshot.address if snapshot is not None else ""
         apply_reports_and_claim(
             tx, context, bot_id, request, reports, result, now, address=address, heartbeat_due=heartbeat_due
@@ -131,8 +134,21 @@ async def write_exchange(
     if wakeup is not None and written.left_for_others and wakeup.forward_count < MAX_FORWARDS:
         hub.wake(wakeup.queue, forward_count=wakeup.forward_count + 1)
     more = written.more or hub.num_partial_submits > 0
-    stopping = frozenset(map(parse_run, request.stopping))
+    stopping = frozenset(map(parse_run, request.stopping)) if request.stopping else _NO_RUNS
     return ExchangeResult(bot, directive, written.replies, written.stop, written.tasks, more, stopping)
+
+
+def _update_run_stats(bot: ConnectedBot, reports: Sequence[BotReport]) -> None:
+    """Update the mean run time and the cache sizes of a bot from the runs that it reports as finished."""
+    total, count = 0.0, 0
+    for report in reports:
+        if isinstance(report, FinishReport):
+            total, count = total + report.duration, count + 1
+            if report.caches:
+                bot.cache_sizes = {**(bot.cache_sizes or {}), **report.caches}
+    if count:
+        mean = total / count
+        bot.mean_run_s = max(MIN_RUN_S, (bot.mean_run_s + mean) / 2 if bot.mean_run_s else mean)
 
 
 def _has_more(tx: Tx, bot_id: str, accepts: Accepts) -> bool:
@@ -153,19 +169,21 @@ def _record_commit(
     if context.hub.canary_release:
         finished = any(isinstance(report, Finish) for report in reports)
         rollout.check_canary_progress(context, bot, finished=finished)
-    record_reports(context, reports, written.replies)
-    record_claim(context, bot, request.nonce, written.tasks)
-    if written.tasks and begin_give_back_if_abandoned(context, bot, request.nonce):
-        written.tasks = []
+    if reports:
+        record_reports(context, reports, written.replies, now)
+    if written.tasks:
+        record_claim(context, bot, request.nonce, written.tasks)
+        if begin_give_back_if_abandoned(context, bot, request.nonce):
+            written.tasks = []
     if request.state is not None:
         bot.state_written_at = now
 
 
-def _shared_queues(bot: ConnectedBot, accepted: Iterable[int], waiting_peers: int) -> list[int]:
+def _shared_queues(context: ServerContext, bot: ConnectedBot, accepts: Accepts, waiting_peers: int) -> list[int]:
     """The queues whose depth limits a claim; none if no other bot serves them, or if there are too many."""
     peers = bot.peers
     if waiting_peers or (peers.num_connected > 1 and len(peers.queues) <= _MAX_QUEUES):
-        return sorted(accepted)[:_MAX_QUEUES]
+        return sorted(context.hub.queues.accepted(bot, accepts))[:_MAX_QUEUES]
     return []
 
 

@@ -31,7 +31,8 @@ async def heartbeat(context: ServerContext, call: Call) -> HeartbeatResponse:
     bot_id = require_bot_id(call)
     request = ExchangeRequest(session=body.session, holds=body.holds, progress=body.progress, config=body.config)
     await record_config_version(context, bot_id, body.session, body.config)
-    result = await write_exchange(context, bot_id, request, connected_bot(context, bot_id, body.session))
+    bot = connected_bot(context, bot_id, body.session, call.now)
+    result = await write_exchange(context, bot_id, request, 0, bot)
     if result.directive in EVENT_KINDS:
         await record_directive(context, result.bot, (), result.directive)
     release = rollout.release_for(context, bot_id) if result.directive == "update" else None

@@ -48,8 +48,6 @@ def render(
     An output that a failed parent has not written is null: only a task that waits for any end of its parents is claimed
     without it.
     """
-    if not properties.output_refs:
-        return properties, None
     _check_sizes(properties, inputs)
     decoded = {number: _decoded(inputs[number], files) for number in {ref.input for ref in properties.output_refs}}
     command, env = list(properties.command), dict(properties.env)

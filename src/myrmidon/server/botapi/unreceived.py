@@ -13,27 +13,26 @@ from myrmidon.server.dispatch.give_back import begin_give_back, give_back
 from myrmidon.server.waiting.connected_bot import ConnectedBot
 
 
-async def note_request(context: ServerContext, bot: ConnectedBot | None, request: ExchangeRequest) -> None:
-    """Record the request of a bot, and give back the runs of earlier claims that it did not receive."""
-    if bot is None or request.received is None:
-        return
+async def note_request(context: ServerContext, bot: ConnectedBot, request: ExchangeRequest) -> bool:
+    """Record the request of a bot, and give back the runs of earlier claims that it did not receive, if there are any.
+
+    Whether there were: the bot may have changed in memory meanwhile.
+    """
     bot.latest_nonce = max(bot.latest_nonce, request.nonce)
-    context.hub.end_abandoned(bot, request.nonce)
-    if request.received < bot.nonce < request.nonce:
+    if bot.future is not None:
+        context.hub.end_abandoned(bot, request.nonce)
+    if request.received is not None and request.received < bot.nonce < request.nonce:
         await give_back(context, bot, after=request.received, before=request.nonce)
         bot.nonce = request.received
-
-
-async def give_back_if_abandoned(context: ServerContext, bot: ConnectedBot, nonce: int) -> bool:
-    """Give back what a poll has just claimed if the bot has sent another request since then; whether that is so."""
-    if bot.latest_nonce <= nonce:
-        return False
-    await give_back(context, bot, after=nonce - 1, before=nonce + 1)
-    return True
+        return True
+    return False
 
 
 def begin_give_back_if_abandoned(context: ServerContext, bot: ConnectedBot, nonce: int) -> bool:
-    """As `give_back_if_abandoned`, for the moment of the commit: no handler may be left that waits for it."""
+    """Give back what a poll has just claimed if the bot has sent another request since then; whether that is so.
+
+    Not awaited: at the moment of the commit no handler may be left that could.
+    """
     if bot.latest_nonce <= nonce:
         return False
     begin_give_back(context, bot, after=nonce - 1, before=nonce + 1)

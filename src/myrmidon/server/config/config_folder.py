@@ -69,14 +69,14 @@ class FleetConfig(Struct, frozen=True, kw_only=True):
 
     def may_work(self, bot_id: str) -> bool:
         """Whether a bot gets tasks: it is in a group, and the fleet is not asleep."""
-        return self.group_config(bot_id) is not None and not self.asleep
+        return self.groups is None or (self.group_config(bot_id) is not None and not self.groups.asleep)
 
     def config_version_of(self, bot_id: str) -> str:
         """The version of the bot's configuration. A bot that reports another one is told to restart.
 
         For a bot in no group it is ``NO_GROUP``, which no bot reports: the bot restarts, and its handshake is rejected.
         """
-        config = self.group_config(bot_id)
+        config = self.group_config(bot_id) if self.groups is not None else EMPTY_GROUP_CONFIG
         return config.version if config is not None else NO_GROUP
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from msgspec import structs
@@ -84,12 +84,10 @@ def tasks_to_leave(tx: Tx, context: ServerContext, address: str) -> frozenset[in
 
 
 def record_claim(context: ServerContext, bot: ConnectedBot, nonce: int, tasks: Sequence[Claimed]) -> None:
-    """Record committed claims of a bot in memory and in the metrics, for exchanges and direct assignment alike.
+    """Record a committed claim of a bot in memory and in the metrics, for exchanges and direct assignment alike.
 
     The claim has written the bot's heartbeat. The bot may repeat the request with the same nonce.
     """
-    if not tasks:
-        return
     now = bot.flushed_at = context.now()
     bot.nonce = max(bot.nonce, nonce)
     context.hub.log_throttle.record_runs(len(tasks), now)
@@ -98,9 +96,9 @@ def record_claim(context: ServerContext, bot: ConnectedBot, nonce: int, tasks: S
             context.metrics.claimed(max(0, now - created_ms(task.task_id) * 1000) / SECOND)
 
 
-def record_reports(context: ServerContext, reports: Sequence[Report], replies: Sequence[Reply]) -> None:
+def record_reports(context: ServerContext, reports: Sequence[Report], replies: Sequence[Reply], now: Micros) -> None:
     """Record committed reports in the metrics and the log throttle."""
-    context.hub.log_throttle.record_runs(len(reports), context.now())
+    context.hub.log_throttle.record_runs(len(reports), now)
     for report, reply in zip(reports, replies, strict=False):
         if isinstance(report, Finish) and reply.outcome is Outcome.ACCEPTED:
             context.metrics.run_ended(_end_label(report), report.duration)
@@ -115,19 +113,6 @@ def _end_label(finish: Finish) -> str:
 
 
 # ---------------------------------------------------------------- the size of a claim
-
-
-def update_run_stats(
-    bot: ConnectedBot | None, durations: Sequence[float], cache_sizes: Iterable[dict[str, int] | None]
-) -> None:
-    """Update the mean run time and the cache sizes of a bot from the runs that it reports as finished."""
-    if bot is None or not durations:
-        return
-    mean = sum(durations) / len(durations)
-    bot.mean_run_s = max(MIN_RUN_S, (bot.mean_run_s + mean) / 2 if bot.mean_run_s else mean)
-    for sizes in cache_sizes:
-        if sizes:
-            bot.cache_sizes = {**(bot.cache_sizes or {}), **sizes}
 
 
 def claim_size(bot: ConnectedBot | None) -> int:

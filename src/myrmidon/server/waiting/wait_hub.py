@@ -84,7 +84,8 @@ class WaitHub:
         """For queues whose bots are being looked up: where the data of their tasks is."""
         self._unclaimed_work: dict[int, int] = {}
         """Queues that may have tasks for which no bot waited, with the ``work_seq`` at which the last ones came."""
-        self._work_seq = 0
+        self.work_seq = 0
+        """Grows when tasks come for which no bot waits. Read it before a claim, for ``mark_empty`` after it."""
         self._last_wait_number = 0
         self._polls_by_held_task: dict[int, set[tuple[ConnectedBot, asyncio.Future[Wakeup]]]] = {}
         """By poll and not by bot: the clean-up of a poll that was replaced must not remove its successor."""
@@ -221,10 +222,6 @@ class WaitHub:
         """The number of waiting bots that would take a task of a queue."""
         return self.queues.num_waiting(queue)
 
-    def waiting_peers(self, bot: ConnectedBot, accepts: Accepts) -> int:
-        """The number of waiting bots that could take tasks of a claim of this bot, and serve the same queues."""
-        return bot.peers.count_rivals(accepts)
-
     def wake(self, queue: int, n: int = 1, *, forward_count: int = 0, addresses: frozenset[str] = NO_ADDRESSES) -> int:
         """Wake up to n waiting bots of a queue, those at the addresses first, longest waiting first; how many."""
         wakeup = Wakeup(WakeReason.WORK, queue, forward_count)
@@ -242,16 +239,11 @@ class WaitHub:
                 future.set_result(wakeup)
                 num_woken += 1
         if num_woken < n:
-            self._work_seq += 1
-            self._unclaimed_work[queue] = self._work_seq
+            self.work_seq += 1
+            self._unclaimed_work[queue] = self.work_seq
         return num_woken
 
     # ------------------------------------------------------------ tasks for which no bot waited
-
-    @property
-    def work_seq(self) -> int:
-        """Grows when tasks come for which no bot waits. Read it before a claim, for ``mark_empty`` after it."""
-        return self._work_seq
 
     def may_have_work(self, bot: ConnectedBot, accepts: Accepts = Accepts.ANY) -> bool:
         """Whether a claim is worth a transaction: one of the bot's queues may have tasks that it accepts."""
@@ -261,6 +253,8 @@ class WaitHub:
     def mark_empty(self, bot: ConnectedBot, work_seq: int, accepts: Accepts = Accepts.ANY) -> None:
         """A claim of a bot found its queues empty. Tasks that came after ``work_seq`` still count."""
         work = self._unclaimed_work
+        if not work:
+            return
         empty = [queue for queue, seq in work.items() if seq <= work_seq and self.queues.serves(bot, queue, accepts)]
         for queue in empty:
             del work[queue]

@@ -25,7 +25,7 @@ from myrmidon.server.botapi import exchange, handshake, heartbeat, logs
 from myrmidon.server.botapi.messages import BotEvent, ExchangeRequest, HandshakeRequest, HeartbeatRequest, LogQuery
 from myrmidon.server.calls import Call, Identity, Role
 from myrmidon.server.context import ServerContext, open_context
-from myrmidon.server.dispatch import direct_assign
+from myrmidon.server.dispatch import claims
 from myrmidon.server.settings import Settings
 from myrmidon.store.tables import task_result
 from tests import databases
@@ -154,7 +154,7 @@ async def submit(context: ServerContext, *tasks: dict[str, Any], group_name: str
     now = context.now()
     group = await context.groups.id_of(group_name, context.now())
     drafts = [submitting.draft_task(task, now=now, ids=context.ids, rules=context.rules) for task in tasks]
-    answers = await direct_assign.write_and_assign(
+    answers = await claims.write_and_assign(
         context, lambda tx: submitting.submit(tx, group, drafts, now=now, ids=context.ids, rules=context.rules)
     )
     return [show_task(answer.task_id) for answer in answers]  # type: ignore[union-attr]

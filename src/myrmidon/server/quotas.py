@@ -37,8 +37,9 @@ class ReadTransaction(Protocol):
 
 
 class Usage(Struct):
-    """What a group had waiting at the last count, and what was accepted since."""
+    """The quota of a group, what it had waiting at the last count, and what was accepted since."""
 
+    quota: Quota = Quota()
     counted_at: Micros = 0
     tasks: int = 0
     num_bytes: int = 0
@@ -50,10 +51,10 @@ class Usage(Struct):
     stored_bytes: int = 0
     counting: bool = False
 
-    def fits(self, quota: Quota, tasks: int, num_bytes: int) -> bool:
+    def fits(self, tasks: int, num_bytes: int) -> bool:
         return (
-            self.tasks + self.reserved_tasks + tasks <= quota.pending_tasks
-            and self.num_bytes + self.reserved_bytes + num_bytes <= quota.pending_bytes
+            self.tasks + self.reserved_tasks + tasks <= self.quota.pending_tasks
+            and self.num_bytes + self.reserved_bytes + num_bytes <= self.quota.pending_bytes
         )
 
 
@@ -82,12 +83,10 @@ class Quotas:
         self._usage: dict[int, Usage] = {}
         self._counts: set[asyncio.Task[None]] = set()
 
-    def reserve_at_once(
-        self, group: str, group_id: int, *, tasks: int, num_bytes: int, now: Micros
-    ) -> Reservation | None:
+    def reserve_at_once(self, group_id: int, *, tasks: int, num_bytes: int, now: Micros) -> Reservation | None:
         """Reserve quota if there is enough by the last count; else ``reserve`` has to count first."""
         usage = self._usage.get(group_id)
-        if usage is None or not usage.fits(self._settings.quota_of(group), tasks, num_bytes):
+        if usage is None or not usage.fits(tasks, num_bytes):
             return None
         if usage.counted_at + COUNT_MAX_AGE <= now:
             self._count_in_background(group_id, usage, now)
@@ -122,19 +121,18 @@ class Quotas:
             return Reservation(Usage(), 0, 0)
         usage = self._usage.get(group_id)
         if usage is None:
-            usage = self._usage[group_id] = Usage()
+            usage = self._usage[group_id] = Usage(self._settings.quota_of(group))
             await self._count(group_id, usage, now)
-        quota = self._settings.quota_of(group)
         outdated = usage.counted_at + COUNT_MAX_AGE <= now
-        if outdated and not usage.fits(quota, tasks, num_bytes):
+        if outdated and not usage.fits(tasks, num_bytes):
             await self._count(group_id, usage, now)
         elif outdated:
             self._count_in_background(group_id, usage, now)
-        if not usage.fits(quota, tasks, num_bytes):
+        if not usage.fits(tasks, num_bytes):
             raise QuotaExceeded(
                 f"Resource group {group} has {usage.tasks + usage.reserved_tasks} waiting tasks"
-                f" ({usage.num_bytes + usage.reserved_bytes} bytes); its quota is {quota.pending_tasks} tasks"
-                f" ({quota.pending_bytes} bytes)."
+                f" ({usage.num_bytes + usage.reserved_bytes} bytes); its quota is {usage.quota.pending_tasks} tasks"
+                f" ({usage.quota.pending_bytes} bytes)."
             )
         return Reservation(usage, tasks, num_bytes)
 

@@ -14,7 +14,7 @@ import pytest
 from myrmidon.model.ids import parse_id
 from myrmidon.server.botapi import exchange_transaction
 from myrmidon.server.context import ServerContext
-from myrmidon.server.dispatch import direct_assign
+from myrmidon.server.dispatch import claims
 from myrmidon.store.tables import task_run
 from tests.deadline import HANG_S, POLL_S
 from tests.server.contexts import BotClient, a_server_context, a_task, begun, submit, until
@@ -119,7 +119,7 @@ def test_what_a_submit_claims_for_a_lost_poll_is_given_back_at_once(context, mon
             received = bot.nonce
             poll = asyncio.ensure_future(bot.exchange(received=received, wait_s=POLL_S))
             await until(lambda: context.hub.num_waiting == 1)
-            gate = Gate(monkeypatch, direct_assign, "claim_with_nonce")
+            gate = Gate(monkeypatch, claims, "claim_with_nonce")
             submitting = asyncio.ensure_future(submit(context, a_task()))
             await gate.reached()
             await cancel(poll)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from myrmidon.server.dispatch.claims import claim_size
-from myrmidon.server.waiting.connected_bot import ConnectedBot, WaitingBots
+from myrmidon.server.waiting.connected_bots import ConnectedBot, WaitingBots
 
 
 @pytest.mark.parametrize(

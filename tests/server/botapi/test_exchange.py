@@ -24,7 +24,7 @@ from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.server.api.submit import FIRST_PART, submit_tasks
 from myrmidon.server.botapi import heartbeat
 from myrmidon.server.calls import Call
-from myrmidon.server.dispatch import direct_assign
+from myrmidon.server.dispatch import claims
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import bot_event, task_queues
 from myrmidon.store.tables import log as logs
@@ -186,7 +186,7 @@ def test_a_step_of_a_chain_that_its_bot_goes_on_with_wakes_no_other_bot(context,
         draft = draft_job(document, now=context.now(), ids=context.ids)
         group = await context.groups.id_of("default", context.now())
         (step,) = submit_steps(group, draft, now=context.now(), ids=context.ids)
-        await direct_assign.write_and_assign(context, step)
+        await claims.write_and_assign(context, step)
         (task,) = (await army[0].exchange(wait_s=POLL_S))["tasks"]
         other = asyncio.ensure_future(army[1].exchange(wait_s=POLL_S))
         await until(lambda: context.hub.num_waiting == 1)
@@ -302,7 +302,7 @@ def test_a_submit_that_fails_leaves_the_waiting_bot_waiting(context, monkeypatch
         poll = asyncio.ensure_future(bot.exchange(reports=[finish(task)], wait_s=POLL_S))
         await until(lambda: context.hub.num_waiting == 1)
         with monkeypatch.context() as patch:
-            patch.setattr(direct_assign.DirectAssignment, "_claim", lambda self, tx, bot, share: 1 / 0)
+            patch.setattr(claims.DirectAssignment, "_claim", lambda self, tx, bot, share: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 await submit(context, a_task())
         (task_id,) = await submit(context, a_task())

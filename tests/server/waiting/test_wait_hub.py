@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from myrmidon.model.task_to_run import Accepts
-from myrmidon.server.waiting.connected_bot import RECHECK, TIMED_OUT, WakeReason, Wakeup
+from myrmidon.server.waiting.connected_bots import RECHECK, TIMED_OUT, WakeReason, Wakeup
 from myrmidon.server.waiting.wait_hub import WaitHub
 from myrmidon.store.engine.effects import CommitEffects
 from tests.deadline import HANG_S, POLL_S

@@ -58,8 +58,11 @@ async def _submit_parts(context: ServerContext, call: Call, group: str, group_id
     """
     n = len(call.body.tasks)
     if n < THREAD_MIN_TASKS:
-        return await _submit_part(context, group_id, _check(context, call, group, range(n)))
-    check = partial(_check, context, call, group)
+        return await _submit_part(context, group_id, _check(context, call, group, range(n), call.now))
+
+    def check(part: range) -> CheckedPart:
+        return _check(context, call, group, part, context.now())
+
     first, *others = [range(n)] if call.request_key is None else _parts(n)
     checked = await context.db.run_in_thread(partial(check, first))
     answers: list[TaskAnswer] = []
@@ -91,9 +94,8 @@ class CheckedPart(NamedTuple):
     drafts: list[Draft | MyrmidonError]
 
 
-def _check(context: ServerContext, call: Call, group: str, part: range) -> CheckedPart:
+def _check(context: ServerContext, call: Call, group: str, part: range, now: Micros) -> CheckedPart:
     """Check each request on its own: an invalid one does not affect the others."""
-    now = context.now()
     drafts: list[Draft | MyrmidonError] = []
     for number in part:
         try:

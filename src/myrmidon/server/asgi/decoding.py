@@ -57,7 +57,7 @@ def body_decoder(route: Route) -> Callable[[bytes], tuple[Any, list[str]]]:
     rejects_nul = tolerant or route.path.startswith("/api/")
 
     def decode(data: bytes) -> tuple[Any, list[str]]:
-        if is_too_deep(data):
+        if data.count(b"[") + data.count(b"{") > MAX_DEPTH and is_too_deep(data):
             raise InvalidRequest([Problem("body", "deeper nesting", f"at most {MAX_DEPTH} levels", "depth")])
         warnings: list[str] = []
         try:

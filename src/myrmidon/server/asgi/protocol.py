@@ -72,6 +72,8 @@ class HttpProtocol(HttpToolsProtocol):
         """What was received since the request began, or since the last piece of its body."""
         self._in_head = False
         """The head of a request is being received."""
+        self.received: Any = None
+        """The scope of the last request that is here as a whole."""
         self._too_large = False
         self._current: RequestResponseCycle | None = None
         """The request being answered; uvicorn's ``cycle`` is the last one received, and clients may pipeline."""
@@ -153,6 +155,7 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._incomplete_bytes = 0
         super().on_message_complete()
+        self.received = self.scope
         if self.cycle.response_complete:
             # The response was sent before the body had arrived: only now is the connection idle.
             self._stop_header_timer()
@@ -171,11 +174,6 @@ class HttpProtocol(HttpToolsProtocol):
     def _on_header_timeout(self) -> None:
         self._header_timer = None
         self.timeout_keep_alive_handler()
-
-    def has_received(self, scope: Scope) -> bool:
-        """Whether the whole request with this scope is here, as small ones are that came in one piece."""
-        request = self._current
-        return request is not None and request.scope is scope and not request.more_body
 
     # ------------------------------------------------ sending
 

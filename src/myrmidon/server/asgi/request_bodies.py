@@ -89,7 +89,7 @@ class RequestBodies:
         """
         size = self._announced(headers)
         connection = scope.get("connection")
-        if size <= SMALL_BODY and connection is not None and connection.has_received(scope):
+        if size <= SMALL_BODY and connection is not None and connection.received is scope:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise Disconnected

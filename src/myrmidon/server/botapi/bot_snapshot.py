@@ -11,7 +11,7 @@ from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.claims import ATTEMPT_BITS
-from myrmidon.server.waiting.connected_bot import ConnectedBot
+from myrmidon.server.waiting.connected_bots import ConnectedBot
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import task_queues, task_to_run

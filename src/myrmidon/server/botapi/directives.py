@@ -10,7 +10,7 @@ from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.botapi.assigned_run import is_terminate
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import rollout
-from myrmidon.server.waiting.connected_bot import ConnectedBot
+from myrmidon.server.waiting.connected_bots import ConnectedBot
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import bot_event

@@ -31,13 +31,12 @@ from myrmidon.server.botapi.handshake import zip_hmac
 from myrmidon.server.botapi.logs import store_pieces
 from myrmidon.server.botapi.messages import EMPTY_RESPONSE, AssignedRun, ExchangeRequest, ExchangeResponse, encode
 from myrmidon.server.botapi.rendering import read_files
-from myrmidon.server.botapi.unreceived import begin_give_back_unreceived, note_request
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
-from myrmidon.server.dispatch.give_back import give_back
+from myrmidon.server.dispatch.claims import begin_give_back_unreceived, give_back, note_request
 from myrmidon.server.fleet import rollout
 from myrmidon.server.fleet.cache_hints import size_hints_for
-from myrmidon.server.waiting.connected_bot import ConnectedBot, WakeReason, Wakeup
+from myrmidon.server.waiting.connected_bots import ConnectedBot, WakeReason, Wakeup
 
 STATE_WRITE_INTERVAL: Micros = 10 * SECOND
 MAX_WAIT_S = 120.0
@@ -93,7 +92,11 @@ async def _record_changes(
     if request.dimensions is not None or request.state is not None:
         await apply_state_change(context, bot_id, request)
     bot = connected_bot(context, bot_id, request.session, now)
-    if bot is not None and request.received is not None and await note_request(context, bot, request):
+    if (
+        bot is not None
+        and request.received is not None
+        and await note_request(context, bot, request.nonce, request.received)
+    ):
         return connected_bot(context, bot_id, request.session, context.now())
     return bot
 
@@ -135,7 +138,7 @@ async def _first_attempt(
         bot = register_bot(context, bot_id, request.session, snapshot, queue_seq=queue_seq)
         has_work = snapshot.has_work
         bot.config = request.config
-        begin_give_back_unreceived(context, bot, request, claimed=snapshot.nonce)
+        begin_give_back_unreceived(context, bot, request.nonce, request.received, claimed=snapshot.nonce)
     now = bot.seen_at = context.now()
     if context.hub.canary_release:
         rollout.check_canary_progress(context, bot, finished=False)

@@ -17,10 +17,11 @@ from myrmidon.server.botapi.bot_snapshot import BotSnapshot, is_heartbeat_due, r
 from myrmidon.server.botapi.conversion import held_runs, parse_run, progress_of, to_report
 from myrmidon.server.botapi.directives import directive_for
 from myrmidon.server.botapi.messages import BotReport, ExchangeRequest, FinishReport, encode
-from myrmidon.server.botapi.unreceived import begin_give_back_if_abandoned, begin_give_back_unreceived
 from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.claims import (
     MIN_RUN_S,
+    begin_give_back_if_abandoned,
+    begin_give_back_unreceived,
     claim_size,
     claim_with_nonce,
     fair_share,
@@ -29,7 +30,7 @@ from myrmidon.server.dispatch.claims import (
     tasks_to_leave,
 )
 from myrmidon.server.fleet import rollout
-from myrmidon.server.waiting.connected_bot import ConnectedBot, Wakeup
+from myrmidon.server.waiting.connected_bots import ConnectedBot, Wakeup
 from myrmidon.server.waiting.wait_hub import MAX_FORWARDS
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
@@ -120,7 +121,7 @@ async def write_exchange(
         if written.snapshot is not None:
             bot = register_bot(context, bot_id, request.session, written.snapshot, queue_seq=queue_seq)
             bot.config = request.config
-            begin_give_back_unreceived(context, bot, request, claimed=written.snapshot.nonce)
+            begin_give_back_unreceived(context, bot, request.nonce, request.received, claimed=written.snapshot.nonce)
         if bot is not None:
             _record_commit(context, bot, request, reports, written, now)
 

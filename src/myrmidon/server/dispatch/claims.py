@@ -1,24 +1,40 @@
-"""Claims of an exchange and of direct assignment: their nonce, their size, and what is recorded after the commit."""
+"""Claims of exchanges and of direct assignment: nonces, sizes, what is recorded of a claim, and giving runs back.
+
+Direct assignment: a submit claims its tasks for waiting bots inside its own transaction, so that only one commit lies
+between a submit and the start of its command.
+
+A bot repeats a poll that was not answered, and gets the same runs. But the abandoned poll may still be at work here: it
+may claim after the bot has got its answer, or after the bot has gone on to another request. Nobody would run these
+tasks until the time to start them is over, so they are given back, to be claimed again at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 from msgspec import structs
 
+from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import Micros, created_ms
-from myrmidon.model.task_result import Finish, Report
+from myrmidon.model.task_result import Finish, GiveBack, Report, TaskRun
 from myrmidon.model.task_to_run import Accepts
 from myrmidon.scheduler import claim as claiming
+from myrmidon.scheduler import report as reporting
 from myrmidon.scheduler.claim import Claimed, Poll
+from myrmidon.scheduler.claim_tokens import claim_token
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.report import Outcome, Reply
 from myrmidon.server.context import ServerContext
-from myrmidon.server.waiting.connected_bot import ConnectedBot
+from myrmidon.server.waiting.connected_bots import ConnectedBot
+from myrmidon.server.waiting.wait_hub import NO_ADDRESSES
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.engine.effects import CommitEffects
 from myrmidon.store.tables import bot as bots
-from myrmidon.store.tables import task_to_run
+from myrmidon.store.tables import task_run, task_to_run
+
+T = TypeVar("T")
 
 ATTEMPT_BITS = 10
 """The low bits of a stored nonce number the claim attempts of one poll."""
@@ -28,6 +44,8 @@ MIN_RUN_S = 0.0005
 MIN_SPLIT = 8
 """While no other bot waits, claims are not made smaller than this: more of them would cost more than they spread."""
 _MAX_DEPTH = 1024
+MAX_ASSIGNED_BOTS = 8
+"""For how many waiting bots one submit claims; other bots are woken and claim for themselves."""
 
 
 def claim_with_nonce(
@@ -135,3 +153,171 @@ def fair_share(tx: Tx, queues: Sequence[int], n: int, waiting_peers: int) -> int
     enough = min(_MAX_DEPTH, n * (others + 1))
     ready = sum(task_to_run.depth(tx, queue, enough) for queue in queues)
     return min(n, max(least, -(-ready // (others + 1))))
+
+
+# ---------------------------------------------------------------- direct assignment
+
+
+def write_and_assign(context: ServerContext, fn: Callable[[Tx], T], *, size: int = 1) -> Awaitable[T]:
+    """Like ``context.db.write``, for a submit: assigns its tasks to waiting bots in the same transaction.
+
+    The held polls of those bots end as soon as the commit is durable. A bot that cannot claim does not make the submit
+    fail: it reads the database itself.
+    """
+    assignment = DirectAssignment(context)
+
+    def run(tx: Tx) -> T:
+        result = fn(tx)
+        assignment.assign(tx)
+        return result
+
+    return context.db.write_unpublished(run, assignment.deliver, assignment.cancel, size=size)
+
+
+class DirectAssignment:
+    """The bots that one submit has reserved, and the runs that it has claimed for them."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+        self._reserved: dict[ConnectedBot, None] = {}
+        self._claimed: dict[ConnectedBot, list[Claimed]] = {}
+
+    def assign(self, tx: Tx) -> None:
+        """Reserve waiting bots and claim for them, on the writer's thread.
+
+        It may run again when the transaction is retried; bots that are already reserved stay so.
+        """
+        self._claimed = {}
+        for queue in list(tx.effects.enqueued):
+            count = tx.effects.enqueued[queue]  # without what a bot of another queue has just taken of it
+            bots: list[ConnectedBot] = []
+            if self._reserved:
+                bots += [bot for bot in self._reserved if bot not in self._claimed and self._serves(bot, queue)]
+            more = min(count - len(bots), MAX_ASSIGNED_BOTS - len(self._reserved))
+            addresses = tx.effects.addresses_of(queue) if tx.effects.localities else NO_ADDRESSES
+            if more > 0:
+                new = self._context.hub.reserve(queue, more, addresses)
+                self._reserved.update(dict.fromkeys(new))
+                bots += new
+            if len(bots) > 1:
+                # Bots that have the data of some tasks choose first: the others would take those tasks in their order.
+                bots.sort(key=lambda bot, near=addresses: (bot.address not in near, bot.bot_id))  # type: ignore[misc]
+            left = count
+            for index, bot in enumerate(bots):
+                left -= self._claim(tx, bot, -(-left // (len(bots) - index)))
+        if tx.attempt > 1:
+            for bot in [bot for bot in self._reserved if bot not in self._claimed]:
+                self._claim(tx, bot, 1)  # an earlier attempt may have committed a claim: the same nonce finds it
+
+    def _serves(self, bot: ConnectedBot, queue: int) -> bool:
+        return self._context.hub.queues.serves(bot, queue, bot.claim_request.accepts)
+
+    def _claim(self, tx: Tx, bot: ConnectedBot, share: int) -> int:
+        context, (nonce, n, accepts) = self._context, bot.claim_request
+        if share < 1:
+            return 0
+        n = min(n, share, claim_size(bot))
+        try:
+            tasks = claim_with_nonce(tx, context, bot.bot_id, bot.session, nonce, n, context.now(), accepts=accepts)
+        except (NotFound, WrongState):
+            return 0  # its session has ended meanwhile; the bot gets that error when it reads the database itself
+        self._claimed[bot] = tasks
+        return len(tasks)
+
+    def deliver(self, _: object, effects: CommitEffects) -> None:
+        """Deliver the claims, on the event loop, after the commit; cancel the reservations of bots that got none."""
+        for bot in self._reserved:
+            tasks = self._claimed.get(bot)
+            if tasks:
+                self._deliver(bot, tasks, effects)
+            else:
+                self._context.hub.cancel_reservation(bot)
+        self._context.db.publish(effects)
+
+    def cancel(self) -> None:
+        """Cancel the reservations, on the event loop, because the transaction has failed."""
+        for bot in self._reserved:
+            self._context.hub.cancel_reservation(bot)
+
+    def _deliver(self, bot: ConnectedBot, tasks: list[Claimed], effects: CommitEffects) -> None:
+        """End the poll of a bot with its runs; give them back if the poll is gone and the bot has sent another one."""
+        hub, (nonce, _, accepts) = self._context.hub, bot.claim_request
+        record_claim(self._context, bot, nonce, tasks)
+        more = hub.num_partial_submits > 0 or hub.may_have_work(bot, accepts)
+        for queue, n in effects.enqueued.items():
+            more = more or (n > 0 and self._serves(bot, queue))
+        delivered = hub.deliver_claim(bot, tasks, more=more)
+        if not delivered and bot.latest_nonce > nonce:
+            begin_give_back(self._context, bot, after=nonce - 1, before=nonce + 1)
+
+
+# ---------------------------------------------------------------- giving back
+
+
+async def give_back(context: ServerContext, bot: ConnectedBot, *, after: int, before: int) -> None:
+    """Give back the runs of claims whose nonces are between these two."""
+    if await context.db.read(partial(_runs_between, bot=bot, after=after, before=before)):
+        await context.db.write(_give_back(context, bot, after=after, before=before))
+
+
+def begin_give_back(context: ServerContext, bot: ConnectedBot, *, after: int, before: int) -> None:
+    """As `give_back`, without waiting for it: the handler of the poll may have been cancelled."""
+    context.db.write(_give_back(context, bot, after=after, before=before))
+
+
+def _give_back(context: ServerContext, bot: ConnectedBot, *, after: int, before: int) -> Callable[[Tx], None]:
+    """The transaction."""
+    now = context.now()
+
+    def write(tx: Tx) -> None:
+        runs = _runs_between(tx, bot, after=after, before=before)
+        reports = [GiveBack(run.task_id, run.run, _token(context, run)) for run in runs]
+        reporting.report(tx, bot.bot_id, reports, session=bot.session, now=now, ids=context.ids, rules=context.rules)
+
+    return write
+
+
+def _runs_between(tx: Tx, bot: ConnectedBot, *, after: int, before: int) -> list[TaskRun]:
+    return [
+        run
+        for run in task_run.live_of_bot(tx, bot.bot_id)
+        if run.session == bot.session and run.started_at is None and after < run.nonce >> ATTEMPT_BITS < before
+    ]
+
+
+def _token(context: ServerContext, run: TaskRun) -> str:
+    return claim_token(context.keys.run_token, bot_id=run.bot_id, session=run.session, nonce=run.nonce)
+
+
+async def note_request(context: ServerContext, bot: ConnectedBot, nonce: int, received: int) -> bool:
+    """Record the request of a bot, and give back the runs of earlier claims that it did not receive, if there are any.
+
+    Whether there were: the bot may have changed in memory meanwhile.
+    """
+    bot.latest_nonce = max(bot.latest_nonce, nonce)
+    if bot.future is not None:
+        context.hub.end_abandoned(bot, nonce)
+    if received < bot.nonce < nonce:
+        await give_back(context, bot, after=received, before=nonce)
+        bot.nonce = received
+        return True
+    return False
+
+
+def begin_give_back_if_abandoned(context: ServerContext, bot: ConnectedBot, nonce: int) -> bool:
+    """Give back what a poll has just claimed if the bot has sent another request since then; whether that is so.
+
+    Not awaited: at the moment of the commit no handler may be left that could.
+    """
+    if bot.latest_nonce <= nonce:
+        return False
+    begin_give_back(context, bot, after=nonce - 1, before=nonce + 1)
+    return True
+
+
+def begin_give_back_unreceived(
+    context: ServerContext, bot: ConnectedBot, nonce: int, received: int | None, *, claimed: int
+) -> None:
+    """Give back what a bot has not received from another server; ``claimed``: its last claim, by the database."""
+    if received is not None and received < claimed < nonce:
+        begin_give_back(context, bot, after=received, before=nonce)

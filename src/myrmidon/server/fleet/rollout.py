@@ -22,7 +22,7 @@ from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.bot_zip import bot_files, build_zip, public_url
 from myrmidon.server.settings import seconds
-from myrmidon.server.waiting.connected_bot import ConnectedBot
+from myrmidon.server.waiting.connected_bots import ConnectedBot
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import release
 from myrmidon.store.tables.release import Choice, ReleaseInfo, ReleaseState

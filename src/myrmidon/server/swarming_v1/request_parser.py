@@ -18,7 +18,7 @@ from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.limits import Limits
 from myrmidon.model.shown_input import show_value
 from myrmidon.server.swarming_v1.encoding import decode_bytes, encode_bytes
-from myrmidon.server.usecases.unsupported import no_inputs, no_outputs
+from myrmidon.server.usecases.submit import no_inputs, no_outputs
 
 PRIORITY: Final = 200
 """The default, as in Swarming."""

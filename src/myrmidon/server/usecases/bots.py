@@ -13,7 +13,7 @@ from myrmidon.scheduler import bot_end, terminate
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.calls import Identity
 from myrmidon.server.context import ServerContext
-from myrmidon.server.dispatch.direct_assign import write_and_assign
+from myrmidon.server.dispatch.claims import write_and_assign
 from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot_event, task_queues

@@ -21,11 +21,10 @@ from myrmidon.scheduler.job_draft import JobDraft
 from myrmidon.scheduler.submit_job import JobSubmitted
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
-from myrmidon.server.dispatch.direct_assign import write_and_assign
+from myrmidon.server.dispatch.claims import write_and_assign
 from myrmidon.server.fleet.pool_policy import apply_pool_policy
 from myrmidon.server.large_documents import LARGE_BYTES, free_parts
-from myrmidon.server.usecases.submit import store_within_quota
-from myrmidon.server.usecases.unsupported import check_served
+from myrmidon.server.usecases.submit import check_served, store_within_quota
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import task_result

@@ -11,14 +11,15 @@ from typing import Any, TypeVar
 from myrmidon.model.errors import InvalidRequest, MyrmidonError, Problem
 from myrmidon.model.ids import Micros
 from myrmidon.model.short_form import ShortForms, expand_task, named_after_program, rename_problems
+from myrmidon.model.shown_input import show_value
+from myrmidon.model.task_request import TaskRequest
 from myrmidon.model.validation import Checker
 from myrmidon.scheduler import submit
 from myrmidon.scheduler.submit import Draft, Submitted
 from myrmidon.server.calls import Call
 from myrmidon.server.context import ServerContext
-from myrmidon.server.dispatch.direct_assign import write_and_assign
+from myrmidon.server.dispatch.claims import write_and_assign
 from myrmidon.server.fleet.pool_policy import AUTO, apply_pool_policy
-from myrmidon.server.usecases.unsupported import check_served
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import request_key
 
@@ -100,6 +101,53 @@ def _expanded(
     return named_after_program(request) if short.paths else request, check.problems
 
 
+# ---------------------------------------------------------------- what no bot can do yet
+
+# The scheduler stores references to files; only requests over HTTP are refused. Without this, such a task would be
+# accepted and then fail on its bot, or lose its outputs. A function outside of a job is refused too: nobody could read
+# its result there.
+
+NOT_SERVED = "not_served"
+"""The code of these problems."""
+OUTDIR = "${ISOLATED_OUTDIR}"
+"""The placeholder for a folder whose content Swarming stores."""
+
+
+def no_inputs(path: str) -> Problem:
+    return Problem(path, "files", "none: files are not served yet", NOT_SERVED)
+
+
+def no_outputs(path: str, num_paths: int) -> Problem:
+    allowed = "none: files are not served yet, so outputs would be lost"
+    return Problem(path, f"{num_paths} paths", allowed, NOT_SERVED)
+
+
+def _no_folder(path: str) -> Problem:
+    allowed = "none: folders of results are not stored yet; declare outputs and write them to $MYRMIDON_OUTPUT_DIR"
+    return Problem(path, OUTDIR, allowed, NOT_SERVED)
+
+
+def check_served(request: TaskRequest, *, in_job: bool = False) -> None:
+    """InvalidRequest for a task with files or a folder of results, or outside of a job with a function or ``api``."""
+    problems: list[Problem] = []
+    if request.function is not None and not in_job:
+        allowed = "a function in a job: submit a job with this one task (POST /api/v1/jobs)"
+        problems.append(Problem("function", show_value(request.function.func_name), allowed, "no_job"))
+    for number, task_slice in enumerate(request.slices):
+        properties = task_slice.properties
+        if properties.inputs is not None:
+            problems.append(no_inputs(f"slices[{number}].properties.inputs"))
+        if properties.outputs:
+            problems.append(no_outputs(f"slices[{number}].properties.outputs", len(properties.outputs)))
+        if OUTDIR in " ".join((*properties.command, *properties.env.values())):
+            problems.append(_no_folder(f"slices[{number}].properties.command"))
+        if properties.api and not in_job:
+            allowed = "none: only a task of a job may call the server"
+            problems.append(Problem(f"slices[{number}].properties.api", show_value(properties.api), allowed, "no_job"))
+    if problems:
+        raise InvalidRequest(problems)
+
+
 # ---------------------------------------------------------------- storing
 
 
@@ -121,7 +169,7 @@ def store_within_quota(
 
     async def reserve_and_store(group_id: int) -> T:
         size, now = call.body_size, call.now
-        reserved = context.quotas.reserve_at_once(group, group_id, tasks=num_tasks, num_bytes=size, now=now)
+        reserved = context.quotas.reserve_at_once(group_id, tasks=num_tasks, num_bytes=size, now=now)
         if reserved is None:
             count = partial(_count_stored, group_id=group_id, keys=keys, tasks_per_key=tasks_per_key)
             reserved = await context.quotas.reserve(

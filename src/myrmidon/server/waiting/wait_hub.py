@@ -25,18 +25,18 @@ from typing import Any
 from myrmidon.model.states import FINAL
 from myrmidon.model.task_to_run import Accepts
 from myrmidon.scheduler.claim import Claimed
-from myrmidon.server.waiting.connected_bot import (
+from myrmidon.server.waiting.connected_bots import (
     RECHECK,
     TIMED_OUT,
     ClaimRequest,
     ConnectedBot,
+    ServedQueues,
     WaitingBots,
     WakeReason,
     Wakeup,
 )
 from myrmidon.server.waiting.log_throttle import LogThrottle
 from myrmidon.server.waiting.result_stream import ResultStream
-from myrmidon.server.waiting.served_queues import ServedQueues
 from myrmidon.server.waiting.watch import GrowingWatch, Subscriptions, Watch, discard
 from myrmidon.store.engine.effects import CommitEffects
 

@@ -171,7 +171,13 @@ class Db:
                     link.wait_briefly_for_locks()
                 result = fn(tx)
                 tx.write_deferred()
-                tx.commit()
+                if self._probe:
+                    self._probe("commit", "")
+                tx.committing = True
+                link.commit()
+                tx.committed = True
+                if self._probe:
+                    self._probe("committed", "")
             except BaseException as error:
                 kind = DbErrorKind.BUSY if isinstance(error, LostRace) else link.error_kind(error)
                 if kind is DbErrorKind.BROKEN:
@@ -340,16 +346,6 @@ class Tx:
     def ends_transaction(self, error: BaseException) -> bool:
         """Whether an error ended the whole transaction, so that no further statement may run in it."""
         return self._link.error_kind(error) is not None or not self._link.in_transaction()
-
-    def commit(self) -> None:
-        """Only for Db.write."""
-        if self._probe:
-            self._probe("commit", "")
-        self.committing = True
-        self._link.commit()
-        self.committed = True
-        if self._probe:
-            self._probe("committed", "")
 
 
 class ProbedLink:

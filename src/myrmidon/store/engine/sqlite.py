@@ -13,7 +13,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -146,16 +146,11 @@ class SqliteLink:
         self.connection = connection
         self._file = file
         self.execute = connection.execute
-        self._begin = begin
-
-    def begin(self) -> None:
-        self.execute(self._begin)
+        self.begin = partial(connection.execute, begin)
+        self.commit = partial(connection.execute, "COMMIT")
 
     def wait_briefly_for_locks(self) -> None:
         """There is one writer, and no row is locked."""
-
-    def commit(self) -> None:
-        self.execute("COMMIT")
 
     def rollback(self) -> None:
         """Some errors end the transaction; then there is nothing to roll back."""

@@ -85,15 +85,20 @@ def _store(tx: Tx, rows: list[Row]) -> None:
     if tx.dialect is not Dialect.SQLITE:
         tx.insert(_EVENTS, rows)
         return
-    last = shared_numbers.lock(tx, _POSITION)
+    moved = tx.all(TAKE_POSITIONS, name=_POSITION, n=len(rows))
+    if not moved:  # the first event of this database
+        shared_numbers.lock(tx, _POSITION)
+        moved = tx.all(TAKE_POSITIONS, name=_POSITION, n=len(rows))
+    last = moved[0][0] - len(rows)
     positioned = []
     for row in rows:
         last += 1
         positioned.append((*row, last))
     tx.insert(_EVENTS_WITH_POSITION, positioned)
-    shared_numbers.put(tx, _POSITION, last)
 
 
+# Only for SQLite: MariaDB has no RETURNING here.
+TAKE_POSITIONS = "UPDATE shared_numbers SET value = value + :n WHERE name = :name RETURNING value"
 WITHOUT_POSITION = """
     SELECT subject, seq FROM outbox WHERE position IS NULL ORDER BY subject, seq LIMIT :n
 """

@@ -41,8 +41,12 @@ def find_sources(uow: UnitOfWork, tasks: Sequence[TaskResult]) -> dict[int, Sour
 
     A rerun must run again. A READY task only moves to another slice: it was looked up when it became ready.
     """
-    fresh = [t for t in tasks if t.run_number == 0 and t.generation == 1 and t.state == WAITING]
-    asking = _with_own_code(uow, [task for task in fresh if _is_idempotent(uow, task) or _resumes(uow, task)])
+    asking: list[TaskResult] = []
+    for task in tasks:
+        is_fresh = task.run_number == 0 and task.generation == 1 and task.state == WAITING
+        if is_fresh and (_is_idempotent(uow, task) or _resumes(uow, task)):
+            asking.append(task)
+    asking = _with_own_code(uow, asking) if asking else []
     if not asking:
         return {}
     keys = dedupe_keys(uow, [task.id for task in asking])
@@ -210,6 +214,8 @@ def store_sources(uow: UnitOfWork, succeeded: Sequence[TaskResult]) -> None:
     """Store the results that equal tasks may take over under their dedupe keys."""
     uow.load_run_policies([task.id for task in succeeded])
     offering = [task for task in succeeded if uow.run_policy(task.id).offers_result]
+    if not offering:
+        return
     _forget_earlier_generations(uow, offering)
     uow.load_requests(task.id for task in offering)
     own_code = _with_own_code(uow, offering)

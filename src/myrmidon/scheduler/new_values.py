@@ -128,7 +128,7 @@ def store_values(
         writer.add_inputs(task)
     writer.store()
     readers = {row[0] for row in writer.input_rows if row[2] == values.SHARED}
-    uow.keep_shared_readers((task.task_id for task in tasks), readers)
+    uow.keep_shared_readers([task.task_id for task in tasks], readers)
 
 
 class _ValueWriter:
@@ -183,9 +183,12 @@ class _ValueWriter:
         return value_id
 
     def store(self) -> None:
-        values.insert(self.uow.tx, self.rows)
-        values.insert_inputs(self.uow.tx, self.input_rows)
-        values.insert_outputs(self.uow.tx, self.output_rows)
+        if self.rows:
+            values.insert(self.uow.tx, self.rows)
+        if self.input_rows:
+            values.insert_inputs(self.uow.tx, self.input_rows)
+        if self.output_rows:
+            values.insert_outputs(self.uow.tx, self.output_rows)
         if self.part_rows:
             values.insert_parts(self.uow.tx, self.part_rows)
         if self.refs:

@@ -99,8 +99,9 @@ class UnitOfWork:
         return task_result.lock_unlocked(self.tx, free) if free else {}
 
     def lock_jobs(self, job_ids: Iterable[int | None]) -> None:
-        missing = (i for i in job_ids if i not in self.jobs)
-        self.jobs.update(jobs_store.lock(self.tx, missing, skip_locked=self.skip_locked))
+        missing = sorted({i for i in job_ids if i is not None and i not in self.jobs})
+        if missing:
+            self.jobs.update(jobs_store.lock(self.tx, missing, skip_locked=self.skip_locked))
 
     def job_of(self, task: TaskResult) -> Job | None:
         return self.jobs[task.job_id] if task.job_id is not None else None
@@ -114,12 +115,13 @@ class UnitOfWork:
 
     def load_run_policies(self, task_ids: Iterable[int]) -> None:
         """Load the parts of requests that decide what the end of a run means."""
-        missing = sorted({i for i in task_ids if i not in self._run_policies})
+        missing = sorted(set(task_ids).difference(self._run_policies))
         if missing:
             self._run_policies.update(task_request.run_policies(self.tx, missing))
 
     def run_policy(self, task_id: int) -> RunPolicy:
-        self.load_run_policies([task_id])
+        if task_id not in self._run_policies:
+            self.load_run_policies([task_id])
         return self._run_policies[task_id]
 
     def load_requests(self, task_ids: Iterable[int]) -> None:
@@ -137,7 +139,8 @@ class UnitOfWork:
 
     def keep_shared_readers(self, task_ids: Iterable[int], readers: Collection[int]) -> None:
         """Record which of some tasks read a shared value: ``readers``, and the others do not."""
-        self._reads_shared.update((task_id, task_id in readers) for task_id in task_ids)
+        self._reads_shared.update(dict.fromkeys(task_ids, False))
+        self._reads_shared.update(dict.fromkeys(readers, True))
 
     def queue(self, queue_id: int) -> Queue | None:
         """A queue; None if it was deleted."""
@@ -350,8 +353,12 @@ class UnitOfWork:
 
     def save_jobs(self) -> None:
         """Insert the new jobs, and write the states and counters of the others."""
-        new = [self.jobs[job_id] for job_id in sorted(self._new_jobs)]
-        jobs_store.save(self.tx, (job for job in self.jobs.values() if job.id not in self._new_jobs))
+        changed: list[Job] = []
+        new: list[Job] = []
+        for job_id, job in sorted(self.jobs.items()):
+            (new if job_id in self._new_jobs else changed).append(job)
+        if changed:
+            jobs_store.save(self.tx, changed)
         if new:
             jobs_store.insert(self.tx, new)
             self._new_jobs = set()

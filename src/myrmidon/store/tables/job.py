@@ -5,6 +5,7 @@ job holds it, so its counters are exact.
 """
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 
 from msgspec import Struct, structs
 
@@ -64,6 +65,7 @@ class Job(Struct):
 
 _COLUMNS = columns_of(Job)
 _JOBS = insert_of("jobs", Job)
+_EXTERNAL_ID = attrgetter("external_id")
 READ = f"SELECT {_COLUMNS} FROM jobs WHERE id {{in:ids}} ORDER BY id"
 LOCK = f"SELECT {_COLUMNS} FROM jobs WHERE id {{in:ids}} ORDER BY id {{for_update}}"
 LOCK_UNLOCKED = f"SELECT {_COLUMNS} FROM jobs WHERE id {{in:ids}} ORDER BY id {{skip_locked}}"
@@ -73,11 +75,9 @@ def read(tx: Tx, ids: Sequence[int]) -> dict[int, Job]:
     return {row[0]: Job(*row) for row in tx.all(READ, ids=ids)}
 
 
-def lock(tx: Tx, ids: Iterable[int | None], *, skip_locked: bool = False) -> dict[int, Job]:
+def lock(tx: Tx, ids: Sequence[int], *, skip_locked: bool = False) -> dict[int, Job]:
     """Lock jobs by ascending id; before any of their tasks. ``skip_locked``: only those that are not locked."""
-    job_ids = sorted({i for i in ids if i is not None})
-    text = LOCK_UNLOCKED if skip_locked else LOCK
-    return {row[0]: Job(*row) for row in tx.all(text, ids=job_ids)} if job_ids else {}
+    return {row[0]: Job(*row) for row in tx.all(LOCK_UNLOCKED if skip_locked else LOCK, ids=ids)}
 
 
 def insert(tx: Tx, jobs: Sequence[Job]) -> None:
@@ -85,8 +85,8 @@ def insert(tx: Tx, jobs: Sequence[Job]) -> None:
 
     The caller has checked that their external ids are free; LostRace when one was taken meanwhile.
     """
-    rows = [structs.astuple(job) for job in jobs]
-    if all(job.external_id is None for job in jobs):
+    rows = list(map(structs.astuple, jobs))
+    if list(map(_EXTERNAL_ID, jobs)).count(None) == len(rows):
         tx.insert(_JOBS, rows)
     elif tx.insert_new(_JOBS, rows) != len(rows):
         raise LostRace("an external id was taken")

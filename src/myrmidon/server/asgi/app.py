@@ -7,9 +7,6 @@ submits are among them, and it saves about 40 us each.
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
-import re
 from collections.abc import Mapping, Sequence
 
 from starlette.applications import Starlette
@@ -21,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from myrmidon.model.errors import MyrmidonError, NotFound
 from myrmidon.server.asgi.decoding import read_headers
-from myrmidon.server.asgi.endpoint import JSON, Endpoint, cors_headers, encode_json
+from myrmidon.server.asgi.endpoint import JSON, Endpoint, RequestIds, cors_headers, encode_json
 from myrmidon.server.asgi.errors import error_body, style_of
 from myrmidon.server.asgi.protocol import is_closing, send_response
 from myrmidon.server.asgi.request_bodies import CallerLimits
@@ -31,7 +28,6 @@ from myrmidon.server.context import ServerContext
 
 PERMISSION_DENIED, UNIMPLEMENTED = "7", "12"
 """Codes of gRPC."""
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class App:
@@ -40,13 +36,12 @@ class App:
     def __init__(self, context: ServerContext, authenticator: Authenticator, routes: Sequence[Route]) -> None:
         self._context = context
         self._authenticator = authenticator
-        self._request_prefix = os.urandom(5).hex()
-        self._request_numbers = itertools.count(1)
+        self._request_ids = RequestIds()
         self._fixed_paths: dict[tuple[str, str], Endpoint] = {}
         limits = CallerLimits(context.settings)
         table = []
         for route in routes:
-            endpoint = Endpoint(context, authenticator, route, self.request_id, limits)
+            endpoint = Endpoint(context, authenticator, route, self._request_ids, limits)
             if "{" not in route.path:
                 self._fixed_paths[route.method, route.path] = endpoint
             table.append(StarletteRoute(route.path, endpoint, methods=[route.method]))
@@ -71,12 +66,6 @@ class App:
             if not is_closing(scope):
                 raise
             await asyncio.sleep(0)  # the transport is closed; the protocol learns why in the next loop iteration
-
-    def request_id(self, proposed: str) -> str:
-        """The caller's own id where it is harmless, so that its log and ours can be matched; else a new one."""
-        if proposed and _REQUEST_ID.fullmatch(proposed):
-            return proposed
-        return f"{self._request_prefix}-{next(self._request_numbers):x}"
 
     async def _answer_preflight(self, scope: Scope, send: Send) -> None:
         """CORS preflight of browsers: dashboards for Swarming and TaskCluster are served from other origins."""
@@ -111,7 +100,7 @@ class App:
         if is_prpc:  # without this header newer clients of Swarming repeat the call for five minutes
             headers["x-prpc-grpc-code"] = PERMISSION_DENIED if host_error else UNIMPLEMENTED
         body = error_body(style_of(path), status, details)
-        headers["x-request-id"] = self.request_id(request.headers.get("x-request-id", ""))
+        headers["x-request-id"] = self._request_ids.of(request.headers)
         headers["x-content-type-options"] = "nosniff"
         return Response(encode_json(body), status_code=status, media_type=JSON, headers=headers)
 

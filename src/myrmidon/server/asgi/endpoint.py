@@ -7,6 +7,9 @@ What is the same for every call happens here: Host and Origin, authentication an
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack
@@ -53,6 +56,22 @@ _MAX_WARNING = 4_096
 encode_json = msgspec.json.Encoder().encode
 
 Headers = list[tuple[bytes, bytes]]
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class RequestIds:
+    """An id for each call, by which its lines in the log are found."""
+
+    def __init__(self) -> None:
+        self._prefix = os.urandom(5).hex()
+        self._numbers = itertools.count(1)
+
+    def of(self, headers: Mapping[str, str]) -> str:
+        """The caller's own id where it is harmless, so that its log and ours can be matched; else a new one."""
+        proposed = headers.get("x-request-id", "")
+        if proposed and _REQUEST_ID.fullmatch(proposed):
+            return proposed
+        return f"{self._prefix}-{next(self._numbers):x}"
 
 
 class Endpoint:
@@ -63,13 +82,13 @@ class Endpoint:
         context: ServerContext,
         authenticator: Authenticator,
         route: Route,
-        request_id: Callable[[str], str],
+        request_ids: RequestIds,
         limits: CallerLimits,
     ) -> None:
         self._context = context
         self._authenticator = authenticator
         self._route = route
-        self._request_id = request_id
+        self._request_ids = request_ids
         self._limits = limits
         self._bodies = RequestBodies(context, route, limits)
         self._decode_body = body_decoder(route)
@@ -91,7 +110,7 @@ class Endpoint:
         purpose.set(self._purpose)
         started = time.perf_counter()
         headers = read_headers(scope["headers"])
-        request_id = self._request_id(headers.get("x-request-id", ""))
+        request_id = self._request_ids.of(headers)
         counts = not route.waits
         try:
             with ExitStack() as held:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from enum import StrEnum
-from typing import Any, TypeAlias
+from inspect import isfunction
+from typing import Any, TypeAlias, get_type_hints
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from myrmidon.model.ids import Micros
 
@@ -141,8 +142,11 @@ Handler: TypeAlias = Callable[[Any, Call], Awaitable[Any]]
 Answer; raises MyrmidonError."""
 
 
-class Route(Struct, frozen=True, kw_only=True):
-    """One row of the route table. Router, authorization, OpenAPI document and route tests use it."""
+class Route(Struct, frozen=True):
+    """One row of the route table. Router, authorization, OpenAPI document and route tests use it.
+
+    The struct of the response is the one that the handler is annotated to return, unless ``out`` names another.
+    """
 
     method: str
     path: str
@@ -175,6 +179,10 @@ class Route(Struct, frozen=True, kw_only=True):
     """Only for pages of this server: another site must not be able to log a browser in."""
     style: Style = Style.OURS
 
+    def __post_init__(self) -> None:
+        if self.out is None:
+            structs.force_setattr(self, "out", _answer_of(self.call))
+
     @property
     def takes_cookie(self) -> bool:
         """Whether a browser's session counts here: not for bots, metrics and the APIs of other systems."""
@@ -188,3 +196,9 @@ def accepts(header: str, encoding: str) -> bool:
         name.strip() == encoding and weight.strip().removeprefix("q=") not in ("0", "0.0", "0.00", "0.000")
         for name, _, weight in parts
     )
+
+
+def _answer_of(handler: Handler) -> type[Struct] | None:
+    """The struct that a handler is annotated to return; None for an Answer, bytes or a stream."""
+    kind = get_type_hints(handler).get("return") if isfunction(handler) else None
+    return kind if isinstance(kind, type) and issubclass(kind, Struct) and kind is not Answer else None

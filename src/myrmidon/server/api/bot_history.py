@@ -90,30 +90,13 @@ async def list_dimensions(context: ServerContext, call: Call) -> DimensionList:
 
 ROUTES = (
     Route(
-        method="GET",
-        path="/api/v1/bots/dimensions",
-        call=list_dimensions,
-        who=READERS,
+        "GET",
+        "/api/v1/bots/dimensions",
+        list_dimensions,
+        READERS,
+        "Count the dimensions of bots",
         query=DimensionsQuery,
-        out=DimensionList,
-        summary="Count the dimensions of bots",
     ),
-    Route(
-        method="GET",
-        path="/api/v1/bots/{id}/events",
-        call=list_events,
-        who=READERS,
-        query=PageQuery,
-        out=BotEventList,
-        summary="List events of a bot",
-    ),
-    Route(
-        method="GET",
-        path="/api/v1/bots/{id}/tasks",
-        call=list_runs,
-        who=READERS,
-        query=PageQuery,
-        out=BotRunList,
-        summary="List runs of a bot",
-    ),
+    Route("GET", "/api/v1/bots/{id}/events", list_events, READERS, "List events of a bot", query=PageQuery),
+    Route("GET", "/api/v1/bots/{id}/tasks", list_runs, READERS, "List runs of a bot", query=PageQuery),
 )

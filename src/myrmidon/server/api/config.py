@@ -83,32 +83,23 @@ def _info(version: Version, *, with_content: bool) -> VersionInfo:
 
 
 ROUTES = (
+    Route("GET", "/api/v1/config", get_config, ADMINS, "Get the configuration"),
     Route(
-        method="GET",
-        path="/api/v1/config",
-        call=get_config,
-        who=ADMINS,
-        out=FleetSettings,
-        summary="Get the configuration",
-    ),
-    Route(
-        method="POST",
-        path="/api/v1/config",
-        call=change_config,
-        who=ADMINS,
+        "POST",
+        "/api/v1/config",
+        change_config,
+        ADMINS,
+        "Change files of the configuration",
         body=ConfigChange,
         body_limit=MAX_CHANGE_BYTES,
-        out=ConfigChanged,
         mutates=True,
-        summary="Change files of the configuration",
     ),
     Route(
-        method="GET",
-        path="/api/v1/config/history",
-        call=list_history,
-        who=ADMINS,
+        "GET",
+        "/api/v1/config/history",
+        list_history,
+        ADMINS,
+        "List versions of the configuration or of one of its files",
         query=HistoryQuery,
-        out=History,
-        summary="List versions of the configuration or of one of its files",
     ),
 )

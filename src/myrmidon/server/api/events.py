@@ -95,11 +95,11 @@ async def _stream(context: ServerContext, position: int, wanted: Filter) -> Asyn
 
 ROUTES = (
     Route(
-        method="GET",
-        path="/api/v1/events",
-        call=events,
-        who=READERS,
-        summary="Stream events of tasks and jobs",
+        "GET",
+        "/api/v1/events",
+        events,
+        READERS,
+        "Stream events of tasks and jobs",
         query=EventsQuery,
         media="text/event-stream",
         waits=True,

@@ -132,20 +132,8 @@ def _summary(name: str, tasks: Sequence[FunctionTask]) -> FunctionSummary:
 
 
 ROUTES = (
+    Route("GET", "/api/v1/functions", list_functions, READERS, "List functions with durations and failures"),
     Route(
-        method="GET",
-        path="/api/v1/functions",
-        call=list_functions,
-        who=READERS,
-        out=FunctionList,
-        summary="List functions with durations and failures",
-    ),
-    Route(
-        method="GET",
-        path="/api/v1/functions/{name}",
-        call=get_function,
-        who=READERS,
-        out=FunctionInfo,
-        summary="Get a function with its failures and newest tasks",
+        "GET", "/api/v1/functions/{name}", get_function, READERS, "Get a function with its failures and newest tasks"
     ),
 )

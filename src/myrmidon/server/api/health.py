@@ -221,17 +221,17 @@ async def list_servers(context: ServerContext, call: Call) -> ServerList:
 
 
 ROUTES = (
-    Route(method="GET", path="/healthz", call=healthz, who=ANYONE, out=Health, vital=True, summary="Liveness"),
-    Route(method="GET", path="/readyz", call=readyz, who=ANYONE, out=Health, vital=True, summary="Readiness"),
+    Route("GET", "/healthz", healthz, ANYONE, "Liveness", vital=True),
+    Route("GET", "/readyz", readyz, ANYONE, "Readiness", out=Health, vital=True),
     Route(
-        method="GET",
-        path="/metrics",
-        call=metrics,
-        who=READERS,
+        "GET",
+        "/metrics",
+        metrics,
+        READERS,
+        "Metrics for Prometheus",
         media="text/plain; version=0.0.4; charset=utf-8",
         vital=True,
-        summary="Metrics for Prometheus",
     ),
-    Route(method="GET", path="/api/v1/server", call=server_info, who=ANY_TOKEN, out=ServerInfo, summary="This server"),
-    Route(method="GET", path="/api/v1/servers", call=list_servers, who=READERS, out=ServerList, summary="All servers"),
+    Route("GET", "/api/v1/server", server_info, ANY_TOKEN, "This server"),
+    Route("GET", "/api/v1/servers", list_servers, READERS, "All servers"),
 )

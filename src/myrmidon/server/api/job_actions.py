@@ -17,7 +17,7 @@ from myrmidon.scheduler import rerun as rerunning
 from myrmidon.scheduler import rerun_preview
 from myrmidon.scheduler.job_codes import replace_code
 from myrmidon.server.api.jobs import DOCUMENT_LIMIT, job_info
-from myrmidon.server.calls import JOB_READERS, JOB_WRITERS, WRITERS, Call, Route
+from myrmidon.server.calls import JOB_READERS, JOB_WRITERS, WRITERS, Call, Handler, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import check_priority
 from myrmidon.server.usecases import jobs as job_usecases
@@ -225,45 +225,34 @@ def _waited(tx: Tx, *, job_id: int, call: Call) -> wire.JobWaited:
     return wire.JobWaited(done=job.state in ENDED, seq=job.seq, job=job_info(tx, job))
 
 
-def _action(path: str, call: object, summary: str, body: object = None, out: object = wire.JobChanged) -> Route:
-    return Route(
-        method="POST",
-        path=f"/api/v1/jobs/{{id}}/{path}",
-        call=call,  # type: ignore[arg-type]
-        who=WRITERS,
-        body=body,
-        out=out,
-        mutates=True,
-        summary=summary,
-    )
+def _action(path: str, call: Handler, summary: str, body: object = None) -> Route:
+    return Route("POST", f"/api/v1/jobs/{{id}}/{path}", call, WRITERS, summary, body=body, mutates=True)
 
 
 ROUTES = (
     Route(
-        method="POST",
-        path="/api/v1/jobs/{id}/extend",
-        call=extend_job,
-        who=JOB_WRITERS,
+        "POST",
+        "/api/v1/jobs/{id}/extend",
+        extend_job,
+        JOB_WRITERS,
+        "Add tasks to a job",
         body=wire.ExtendJob,
-        out=wire.JobExtended,
         mutates=True,
         body_limit=DOCUMENT_LIMIT,
-        summary="Add tasks to a job",
     ),
     _action("seal", seal_job, "Refuse further extensions of a job"),
     _action("cancel", cancel_job, "Cancel a job"),
-    _action("rerun", rerun_job, "Run tasks of a job again", wire.RerunJob, wire.JobRerun),
+    _action("rerun", rerun_job, "Run tasks of a job again", wire.RerunJob),
     _action("hold", hold_job, "Hold tasks of a job", wire.SelectTasks),
     _action("priority", set_priority, "Change the priority of tasks of a job", wire.SetPriority),
     _action("release", release_job, "Release held tasks of a job", wire.SelectTasks),
     Route(
-        method="POST",
-        path="/api/v1/jobs/{id}/wait",
-        call=wait_for_job,
-        who=JOB_READERS,
+        "POST",
+        "/api/v1/jobs/{id}/wait",
+        wait_for_job,
+        JOB_READERS,
+        "Wait until a job has ended",
         body=wire.WaitForJob,
-        out=wire.JobWaited,
         waits=True,
-        summary="Wait until a job has ended",
     ),
 )

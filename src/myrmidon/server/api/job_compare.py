@@ -175,13 +175,5 @@ def _durations_differ(a: float | None, b: float | None) -> bool:
 
 
 ROUTES = (
-    Route(
-        method="GET",
-        path="/api/v1/jobs/{id}/compare",
-        call=compare_jobs,
-        who=READERS,
-        query=wire.CompareQuery,
-        out=wire.JobComparison,
-        summary="Compare two jobs",
-    ),
+    Route("GET", "/api/v1/jobs/{id}/compare", compare_jobs, READERS, "Compare two jobs", query=wire.CompareQuery),
 )

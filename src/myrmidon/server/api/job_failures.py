@@ -172,13 +172,4 @@ def _failure(task: FailedTask) -> FailureInfo:
     )
 
 
-ROUTES = (
-    Route(
-        method="GET",
-        path="/api/v1/jobs/{id}/failures",
-        call=get_failures,
-        who=READERS,
-        out=JobFailures,
-        summary="Get the failures of a job in groups",
-    ),
-)
+ROUTES = (Route("GET", "/api/v1/jobs/{id}/failures", get_failures, READERS, "Get the failures of a job in groups"),)

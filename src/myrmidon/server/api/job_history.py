@@ -157,31 +157,21 @@ def _timeline_row(task: TaskTimes, critical: set[int]) -> TimelineRow:
 
 
 ROUTES = (
+    Route("GET", "/api/v1/job-names", list_names, READERS, "List names of jobs with their last runs", query=NamesQuery),
     Route(
-        method="GET",
-        path="/api/v1/job-names",
-        call=list_names,
-        who=READERS,
-        query=NamesQuery,
-        out=JobNames,
-        summary="List names of jobs with their last runs",
-    ),
-    Route(
-        method="GET",
-        path="/api/v1/job-names/flaky",
-        call=list_flaky,
-        who=READERS,
+        "GET",
+        "/api/v1/job-names/flaky",
+        list_flaky,
+        READERS,
+        "List labels that have failed in the last jobs of a name",
         query=FlakyQuery,
-        out=FlakyLabels,
-        summary="List labels that have failed in the last jobs of a name",
     ),
     Route(
-        method="GET",
-        path="/api/v1/jobs/{id}/timeline",
-        call=get_timeline,
-        who=READERS,
+        "GET",
+        "/api/v1/jobs/{id}/timeline",
+        get_timeline,
+        READERS,
+        "Get the times of a job's tasks and its critical path",
         query=TimelineQuery,
-        out=Timeline,
-        summary="Get the times of a job's tasks and its critical path",
     ),
 )

@@ -89,13 +89,5 @@ def _show(found: _Output, values: Sequence[Value]) -> wire.TaskOutputs:
 
 
 ROUTES = (
-    Route(
-        method="GET",
-        path="/api/v1/jobs/{id}/outputs",
-        call=get_outputs,
-        who=JOB_READERS,
-        query=PageQuery,
-        out=wire.JobOutputs,
-        summary="Get the results of a job",
-    ),
+    Route("GET", "/api/v1/jobs/{id}/outputs", get_outputs, JOB_READERS, "Get the results of a job", query=PageQuery),
 )

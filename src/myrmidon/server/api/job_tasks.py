@@ -243,21 +243,12 @@ def _grouped(nodes: Sequence[GraphNode], pairs: Sequence[tuple[int, int]], level
 
 ROUTES = (
     Route(
-        method="GET",
-        path="/api/v1/jobs/{id}/tasks",
-        call=list_job_tasks,
-        who=JOB_READERS,
+        "GET",
+        "/api/v1/jobs/{id}/tasks",
+        list_job_tasks,
+        JOB_READERS,
+        "List the tasks of a job",
         query=wire.JobTasksQuery,
-        out=wire.JobTasks,
-        summary="List the tasks of a job",
     ),
-    Route(
-        method="GET",
-        path="/api/v1/jobs/{id}/graph",
-        call=get_graph,
-        who=JOB_READERS,
-        query=wire.GraphQuery,
-        out=wire.JobGraph,
-        summary="Get the graph of a job",
-    ),
+    Route("GET", "/api/v1/jobs/{id}/graph", get_graph, JOB_READERS, "Get the graph of a job", query=wire.GraphQuery),
 )

@@ -229,11 +229,11 @@ def _show_change(item: StreamedEvent) -> Change:
 
 ROUTES = (
     Route(
-        method="GET",
-        path="/api/v1/stream",
-        call=stream,
-        who=READERS,
-        summary="Stream what has changed, by topics",
+        "GET",
+        "/api/v1/stream",
+        stream,
+        READERS,
+        "Stream what has changed, by topics",
         query=LiveQuery,
         media="text/event-stream",
         waits=True,

@@ -103,21 +103,6 @@ def _pool_load(name: str, ready: load.PoolReady | None, bots: tuple[int, int], w
 
 
 ROUTES = (
-    Route(
-        method="GET",
-        path="/api/v1/bots/{id}/series",
-        call=get_bot_series,
-        who=READERS,
-        query=WindowQuery,
-        out=BotSeries,
-        summary="Get charts of a bot",
-    ),
-    Route(
-        method="GET",
-        path="/api/v1/pools/load",
-        call=list_pool_loads,
-        who=READERS,
-        out=PoolLoads,
-        summary="List the load of pools",
-    ),
+    Route("GET", "/api/v1/bots/{id}/series", get_bot_series, READERS, "Get charts of a bot", query=WindowQuery),
+    Route("GET", "/api/v1/pools/load", list_pool_loads, READERS, "List the load of pools"),
 )

@@ -77,31 +77,16 @@ def _check_text(path: str, text: str) -> None:
 
 ROUTES = (
     Route(
-        method="PUT",
-        path="/api/v1/tasks/{id}/annotation",
-        call=annotate_task,
-        who=JOB_WRITERS,
+        "PUT",
+        "/api/v1/tasks/{id}/annotation",
+        annotate_task,
+        JOB_WRITERS,
+        "Show a summary with a task",
         body=wire.Annotate,
-        out=Done,
         mutates=True,
-        summary="Show a summary with a task",
     ),
+    Route("GET", "/api/v1/jobs/{id}/meta", get_meta, JOB_READERS, "The texts that the tasks of a job share"),
     Route(
-        method="GET",
-        path="/api/v1/jobs/{id}/meta",
-        call=get_meta,
-        who=JOB_READERS,
-        out=wire.JobMeta,
-        summary="The texts that the tasks of a job share",
-    ),
-    Route(
-        method="POST",
-        path="/api/v1/jobs/{id}/meta",
-        call=set_meta,
-        who=JOB_WRITERS,
-        body=wire.SetMeta,
-        out=wire.JobMeta,
-        mutates=True,
-        summary="Set a text of a job",
+        "POST", "/api/v1/jobs/{id}/meta", set_meta, JOB_WRITERS, "Set a text of a job", body=wire.SetMeta, mutates=True
     ),
 )

@@ -188,20 +188,12 @@ async def count_bots(context: ServerContext, call: Call) -> BotCounts:
 
 ROUTES = (
     Route(
-        method="GET",
-        path="/api/v1/overview",
-        call=get_overview,
-        who=READERS,
+        "GET",
+        "/api/v1/overview",
+        get_overview,
+        READERS,
+        "Is all well: bots, queues, charts, what is stuck, my work",
         query=WindowQuery,
-        out=Overview,
-        summary="Is all well: bots, queues, charts, what is stuck, my work",
     ),
-    Route(
-        method="GET",
-        path="/api/v1/bots/counts",
-        call=count_bots,
-        who=READERS,
-        out=BotCounts,
-        summary="Count bots by status and release",
-    ),
+    Route("GET", "/api/v1/bots/counts", count_bots, READERS, "Count bots by status and release"),
 )

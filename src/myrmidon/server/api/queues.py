@@ -83,32 +83,9 @@ async def set_pool(context: ServerContext, call: Call) -> PoolInfo:
 
 
 ROUTES = (
+    Route("GET", "/api/v1/queues", list_queues, READERS, "List queues", query=PageQuery),
+    Route("GET", "/api/v1/pools", list_pools, READERS, "List pools", query=PageQuery),
     Route(
-        method="GET",
-        path="/api/v1/queues",
-        call=list_queues,
-        who=READERS,
-        query=PageQuery,
-        out=QueueList,
-        summary="List queues",
-    ),
-    Route(
-        method="GET",
-        path="/api/v1/pools",
-        call=list_pools,
-        who=READERS,
-        query=PageQuery,
-        out=PoolList,
-        summary="List pools",
-    ),
-    Route(
-        method="PUT",
-        path="/api/v1/pools/{name}",
-        call=set_pool,
-        who=ADMINS,
-        body=PoolSettings,
-        out=PoolInfo,
-        mutates=True,
-        summary="Set the task order of a pool",
+        "PUT", "/api/v1/pools/{name}", set_pool, ADMINS, "Set the task order of a pool", body=PoolSettings, mutates=True
     ),
 )

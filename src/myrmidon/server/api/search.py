@@ -50,14 +50,4 @@ def _show(found: list[Found]) -> list[FoundItem]:
     return [FoundItem(show_task(one.id), one.name, one.state) for one in found]
 
 
-ROUTES = (
-    Route(
-        method="GET",
-        path="/api/v1/search",
-        call=find,
-        who=READERS,
-        query=SearchQuery,
-        out=SearchResult,
-        summary="Search tasks, jobs, bots and tags",
-    ),
-)
+ROUTES = (Route("GET", "/api/v1/search", find, READERS, "Search tasks, jobs, bots and tags", query=SearchQuery),)

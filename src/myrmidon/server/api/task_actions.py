@@ -128,42 +128,18 @@ async def explain_task(context: ServerContext, call: Call) -> TaskExplanation:
 
 
 ROUTES = (
+    Route("GET", "/api/v1/tasks/{id}/why", explain_task, READERS, "Explain why a task does not run"),
     Route(
-        method="GET",
-        path="/api/v1/tasks/{id}/why",
-        call=explain_task,
-        who=READERS,
-        out=TaskExplanation,
-        summary="Explain why a task does not run",
+        "POST", "/api/v1/tasks/{id}/cancel", cancel_task, JOB_WRITERS, "Cancel a task", body=CancelBody, mutates=True
     ),
     Route(
-        method="POST",
-        path="/api/v1/tasks/{id}/cancel",
-        call=cancel_task,
-        who=JOB_WRITERS,
-        body=CancelBody,
-        out=Cancelled,
-        mutates=True,
-        summary="Cancel a task",
-    ),
-    Route(
-        method="POST",
-        path="/api/v1/tasks/cancel",
-        call=cancel_tagged,
-        who=WRITERS,
+        "POST",
+        "/api/v1/tasks/cancel",
+        cancel_tagged,
+        WRITERS,
+        "Cancel all tasks with certain tags",
         body=CancelMany,
-        out=CancelStarted,
         mutates=True,
-        summary="Cancel all tasks with certain tags",
     ),
-    Route(
-        method="POST",
-        path="/api/v1/tasks/{id}/rerun",
-        call=rerun_task,
-        who=WRITERS,
-        body=RerunBody,
-        out=RerunAnswer,
-        mutates=True,
-        summary="Rerun a task",
-    ),
+    Route("POST", "/api/v1/tasks/{id}/rerun", rerun_task, WRITERS, "Rerun a task", body=RerunBody, mutates=True),
 )

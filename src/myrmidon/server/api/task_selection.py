@@ -113,23 +113,14 @@ def _rerun(tx: Tx, context: ServerContext, call: Call, *, task_id: int, scope: i
 
 
 ROUTES = (
+    Route("GET", "/api/v1/tasks/counts", count_tasks, READERS, "Count tasks by state", query=CountQuery),
     Route(
-        method="GET",
-        path="/api/v1/tasks/counts",
-        call=count_tasks,
-        who=READERS,
-        query=CountQuery,
-        out=TaskCounts,
-        summary="Count tasks by state",
-    ),
-    Route(
-        method="POST",
-        path="/api/v1/tasks/batch",
-        call=change_tasks,
-        who=WRITERS,
+        "POST",
+        "/api/v1/tasks/batch",
+        change_tasks,
+        WRITERS,
+        "Cancel tasks or run them again",
         body=TaskBatch,
-        out=BatchDone,
         mutates=True,
-        summary="Cancel tasks or run them again",
     ),
 )

@@ -230,22 +230,7 @@ async def list_tags(context: ServerContext, call: Call) -> TagList:
 
 
 ROUTES = (
-    Route(
-        method="GET",
-        path="/api/v1/tasks",
-        call=list_tasks,
-        who=READERS,
-        query=TaskQuery,
-        out=TaskList,
-        summary="List tasks",
-    ),
-    Route(
-        method="GET",
-        path="/api/v1/tasks/tags",
-        call=list_tags,
-        who=READERS,
-        out=TagList,
-        summary="List tags of the newest tasks",
-    ),
-    Route(method="GET", path="/api/v1/tasks/{id}", call=get_task, who=READERS, out=TaskInfo, summary="Get a task"),
+    Route("GET", "/api/v1/tasks", list_tasks, READERS, "List tasks", query=TaskQuery),
+    Route("GET", "/api/v1/tasks/tags", list_tags, READERS, "List tags of the newest tasks"),
+    Route("GET", "/api/v1/tasks/{id}", get_task, READERS, "Get a task"),
 )

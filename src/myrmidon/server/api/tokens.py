@@ -133,32 +133,7 @@ def _info(token: Token, group: str | None, text: str | None = None) -> TokenInfo
 
 
 ROUTES = (
-    Route(
-        method="GET",
-        path="/api/v1/tokens",
-        call=list_tokens,
-        who=ADMINS,
-        query=PageQuery,
-        out=TokenList,
-        summary="List tokens",
-    ),
-    Route(
-        method="POST",
-        path="/api/v1/tokens",
-        call=create_token,
-        who=ADMINS,
-        body=NewToken,
-        out=TokenInfo,
-        mutates=True,
-        summary="Create a token",
-    ),
-    Route(
-        method="DELETE",
-        path="/api/v1/tokens/{id}",
-        call=revoke_token,
-        who=ADMINS,
-        out=Done,
-        mutates=True,
-        summary="Revoke a token",
-    ),
+    Route("GET", "/api/v1/tokens", list_tokens, ADMINS, "List tokens", query=PageQuery),
+    Route("POST", "/api/v1/tokens", create_token, ADMINS, "Create a token", body=NewToken, mutates=True),
+    Route("DELETE", "/api/v1/tokens/{id}", revoke_token, ADMINS, "Revoke a token", mutates=True),
 )

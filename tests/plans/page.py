@@ -19,6 +19,7 @@ from myrmidon.store.views import (
 )
 from myrmidon.store.views.job_details import JobFilter
 from myrmidon.store.views.listings import MAX_ID, BotFilter, TaskFilter
+from myrmidon.store.views.selection import GROUP_NAME
 from tests.plans.hot import Call, Facts
 from tests.world import World
 
@@ -53,7 +54,7 @@ def _jobs(tx: Any, w: World, f: Facts) -> Any:
         job_details.jobs(tx, JobFilter(name="no such"), before=MAX_ID, n=100),
         job_history.newest(tx, group_id=w.group, n=100),
         job_history.runs_by_label(tx, [f["job"]]),
-        job_history.times(tx, f["job"], after=0, n=100),
+        job_history.times(tx, f["job"], after=0, n=100, path=()),
         job_history.critical_path(tx, f["job"]),
         job_history.failed_tasks(tx, f["job"], 100),
     )
@@ -94,18 +95,18 @@ PAGE: dict[str, Call] = {
 }
 
 READS_ALL = {
-    "SELECT q.queue, d.resource_group_id, d.pool": "counts what waits, by an index that holds all that it needs",
+    f"SELECT d.id, {GROUP_NAME.format('d')}, d.pool, d.dimensions, q.num_ready": "counts what waits, by an index",
     "SELECT s.status, COUNT(*) FROM (SELECT CASE": "counts bots",
     "SELECT u.task_id, u.run, r.name, u.bot_id, b.heartbeat": "sorts live runs, of which each bot has few",
     "SELECT u.task_id, u.run, r.name, u.bot_id, t.modified_at": "sorts live runs, of which each bot has few",
-    "SELECT u.task_id, u.run, u.resource_group_id, r.name": "sorts the live runs of one bot",
+    "SELECT u.task_id, u.run, r.name, u.state": "sorts the live runs of one bot",
     "SELECT id FROM task_results WHERE job_id = :job AND started_at": "sorts the tasks of one job",
     "SELECT t.id, t.completed_at FROM task_edges": "sorts the parents of one task",
-    "SELECT id, resource_group_id, name, state, creation_time": "ends at its limit, in the order of the key",
+    "SELECT j.id, j.state, j.creation_time": "ends at its limit, in the order of the key",
     "SELECT id FROM task_results ORDER BY id DESC LIMIT 1 OFFSET": "ends at its limit, in the order of the key",
     "SELECT id FROM task_requests ORDER BY id DESC LIMIT 1 OFFSET": "ends at its limit, in the order of the key",
     "SELECT id FROM jobs ORDER BY id DESC LIMIT 1 OFFSET": "ends at its limit, in the order of the key",
-    "SELECT j.id, j.resource_group_id": "reads a limited number of jobs, and the test has fewer",
-    "SELECT id, name, state FROM jobs WHERE id >= :floor": "reads a limited number of jobs, and the test has fewer",
+    "SELECT j.id, j.external_id": "reads a limited number of jobs, and the test has fewer",
+    "SELECT jobs.id, jobs.name, jobs.state": "reads a limited number of jobs, and the test has fewer",
 }
 """Beginnings of statements that read all of something, or sort it, and why they may."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from myrmidon.wire.fields import Limit, Micros
+from myrmidon.wire.fields import Limit, Micros, TaskId
 
 
 class BotQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,8 +109,8 @@ class BotEventList(Struct, frozen=True):
     cursor: str | None
 
 
-class BotRun(Struct, frozen=True, kw_only=True):
-    task_id: str
+class BotRun(Struct, frozen=True):
+    task_id: TaskId
     run: str
     name: str
     state: str

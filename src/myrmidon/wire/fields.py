@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct
@@ -15,6 +16,19 @@ Micros: TypeAlias = int
 """Microseconds UTC since 1970."""
 Moment = Annotated[int, Meta(ge=0, le=9_000_000_000_000_000)]
 """A time in a request. The maximum is in the year 2255: ids cannot hold times beyond 2288."""
+
+
+class Form(StrEnum):
+    """How the server shows a number that it stores (store/views/selection.py)."""
+
+    TASK = "the id of a task or job, in hexadecimal digits"
+    HEX = "another id, in hexadecimal digits"
+    SECONDS = "microseconds, as seconds"
+
+
+TaskId: TypeAlias = Annotated[str, Form.TASK]
+HexId: TypeAlias = Annotated[str, Form.HEX]
+Seconds: TypeAlias = Annotated[float, Form.SECONDS]
 TaskStateName = Literal[
     "WAITING", "READY", "RUNNING", "SUCCEEDED", "FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "CANCELLED", "KILLED",
     "NO_RESOURCE", "CLIENT_ERROR",

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from myrmidon.wire.fields import Limit, Micros
+from myrmidon.wire.fields import Limit, Micros, TaskId
 from myrmidon.wire.functions import FunctionError
 
 MAX_TIMES = 10_000
@@ -18,8 +18,8 @@ class NamesQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limit: Limit = 100
 
 
-class JobRunInfo(Struct, frozen=True, kw_only=True):
-    job_id: str
+class JobRunInfo(Struct, frozen=True):
+    job_id: TaskId
     state: str
     created_at: Micros
     ended_at: Micros | None
@@ -76,11 +76,11 @@ class TimelineQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cursor: str | None = None
 
 
-class TimelineRow(Struct, frozen=True, kw_only=True):
+class TimelineRow(Struct, frozen=True):
     """A task waits for a bot from ``ready_at`` to ``started_at`` and runs until ``completed_at``."""
 
     label: str
-    task_id: str
+    task_id: TaskId
     state: str
     bot_id: str | None
     ready_at: Micros | None

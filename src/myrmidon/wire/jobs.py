@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Raw, Struct
 
-from myrmidon.wire.fields import Limit, Micros, Moment, Name, TaskStateName
+from myrmidon.wire.fields import Limit, Micros, Moment, Name, Seconds, TaskId, TaskStateName
 from myrmidon.wire.functions import FunctionError
 
 JobStateName = Literal["RUNNING", "PENDING_RETRY", "SUCCEEDED", "FAILED", "CANCELLED"]
@@ -149,13 +149,13 @@ class JobQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cursor: str | None = None
 
 
-class JobSummary(Struct, frozen=True, kw_only=True):
+class JobSummary(Struct, frozen=True):
     """A job. ``view`` is the state of its graph: running, blocked by a failed task, or finished.
 
     ``num_failed`` counts tasks that ended without success.
     """
 
-    job_id: str
+    job_id: TaskId
     external_id: str | None
     group: str
     name: str
@@ -201,7 +201,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     """The exception that has ended a function."""
 
 
-class JobInfo(JobSummary, frozen=True, kw_only=True):
+class JobInfo(JobSummary, frozen=True):
     """A job in full. ``progress`` is the share of its tasks that have ended; ``counts`` has its tasks by state.
 
     ``first_failure`` is the task that blocks the job; ``busy``: a change of many tasks, such as a cancellation, is
@@ -228,14 +228,14 @@ class Resolution(Struct, frozen=True, rename="camel"):
     failed: bool
 
 
-class JobTask(Struct, frozen=True, kw_only=True):
+class JobTask(Struct, frozen=True):
     """A task of a job. ``requires_left`` are the parents that it still waits for.
 
     ``waited_s`` is the time from ready to start, ``duration_s`` that of its command.
     """
 
     label: str
-    task_id: str
+    task_id: TaskId
     state: TaskStateName
     reason: str
     requires: list[str]
@@ -249,12 +249,12 @@ class JobTask(Struct, frozen=True, kw_only=True):
     bot_id: str | None
     run: str | None
     exit_code: int | None
-    deduped_from: str | None
+    deduped_from: TaskId | None
     ready_at: Micros | None
     started_at: Micros | None
     completed_at: Micros | None
     modified_at: Micros
-    waited_s: float | None
+    waited_s: Seconds | None
     duration_s: float | None
     progress: float | None = None
     """How far the run has come, from 0 to 1, if it says so."""

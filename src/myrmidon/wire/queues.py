@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from myrmidon.wire.fields import Micros
+from myrmidon.wire.fields import HexId, Micros
 
 
 class QueueInfo(Struct, frozen=True):
     """Tasks of one resource group that require the same dimensions; ``num_bots`` is how many bots could run them."""
 
-    id: str
+    id: HexId
     group: str
     pool: str
     dimensions: dict[str, list[str]]

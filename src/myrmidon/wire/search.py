@@ -6,6 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from myrmidon.wire.fields import TaskId
+
 
 class SearchQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``q``: the beginning of an id or tag, or a part of a name. ``limit``: how many of each kind."""
@@ -15,7 +17,7 @@ class SearchQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class FoundItem(Struct, frozen=True):
-    id: str
+    id: TaskId
     name: str
     state: str
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from myrmidon.wire.fields import Limit, Micros, Name
+from myrmidon.wire.fields import Limit, Micros, Name, TaskId
 from myrmidon.wire.files import MAX_FILE_BYTES, Digest
 
 MAX_INLINE_BYTES = 1_024
@@ -47,11 +47,11 @@ class SharedValuesQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     job: JobRef | None = None
 
 
-class SharedValueInfo(Struct, frozen=True, kw_only=True):
+class SharedValueInfo(Struct, frozen=True):
     """A shared value exists while a resource group or a job references it. ``digest``: where its bytes are, if they are
     not in the database."""
 
-    id: str
+    id: TaskId
     type: str
     size: int
     digest: str | None

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Raw, Struct
 
-from myrmidon.wire.fields import ErrorInfo, Limit, Micros, Moment, Name, TaskStateName
+from myrmidon.wire.fields import ErrorInfo, Limit, Micros, Moment, Name, Seconds, TaskId, TaskStateName
 from myrmidon.wire.functions import FunctionError
 from myrmidon.wire.notes import Annotation
 
@@ -61,11 +61,11 @@ class SliceInfo(Struct, frozen=True, kw_only=True):
 
     properties: dict[str, Any]
     properties_hash: str = ""
-    expiration_s: float
+    expiration_s: Seconds
     wait_for_capacity: bool
 
 
-class RequestInfo(Struct, frozen=True, kw_only=True):
+class RequestInfo(Struct, frozen=True):
     """The request. Secret and stdin are not shown, only whether there is a secret and the size of the stdin."""
 
     name: str
@@ -75,13 +75,13 @@ class RequestInfo(Struct, frozen=True, kw_only=True):
     priority: int
     service_account: str
     parent: str | None
-    root: str | None
+    root: TaskId | None
     external_id: str | None
     function: str | None
     retries: int
     reruns: int
     max_instances: int
-    lease_s: float
+    lease_s: Seconds
     deadline_at: Micros
     tags: list[str]
     metadata: dict[str, str]
@@ -90,7 +90,7 @@ class RequestInfo(Struct, frozen=True, kw_only=True):
     stdin_size: int | None = None
 
 
-class ResultInfo(Struct, frozen=True, kw_only=True):
+class ResultInfo(Struct, frozen=True):
     """The current state and result. ``exit_code`` and ``duration`` are those of the run that decided the result."""
 
     state: str
@@ -114,7 +114,7 @@ class ResultInfo(Struct, frozen=True, kw_only=True):
     modified_at: Micros
 
 
-class RunStats(Struct, frozen=True, kw_only=True):
+class RunStats(Struct, frozen=True):
     """How long the steps of a run besides the command took, in seconds."""
 
     bot_overhead: float | None
@@ -127,7 +127,7 @@ class RunStats(Struct, frozen=True, kw_only=True):
     isolated_upload: str | None
 
 
-class RunInfo(Struct, frozen=True, kw_only=True):
+class RunInfo(Struct, frozen=True):
     """A run. ``stats`` are None while it is running, and if its bot was lost."""
 
     run: str
@@ -158,10 +158,10 @@ class RunInfo(Struct, frozen=True, kw_only=True):
     """The exception that has ended a function."""
 
 
-class TaskInfo(Struct, frozen=True, kw_only=True):
-    task_id: str
+class TaskInfo(Struct, frozen=True):
+    task_id: TaskId
     group: str
-    job_id: str | None
+    job_id: TaskId | None
     request: RequestInfo
     result: ResultInfo
     runs: list[RunInfo]
@@ -191,8 +191,8 @@ class TaskQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cursor: str | None = None
 
 
-class TaskSummary(Struct, frozen=True, kw_only=True):
-    task_id: str
+class TaskSummary(Struct, frozen=True):
+    task_id: TaskId
     group: str
     name: str
     state: str
@@ -206,7 +206,7 @@ class TaskSummary(Struct, frozen=True, kw_only=True):
     modified_at: Micros
     bot_id: str | None
     run: str | None
-    deduped_from: str | None
+    deduped_from: TaskId | None
     killing: bool
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from myrmidon.model.ids import show_task
 from myrmidon.scheduler import submit_job
 from myrmidon.scheduler.job_draft import draft_job
 from myrmidon.store.views import job_details
@@ -28,11 +29,11 @@ def submit_as(world: World, name: str) -> int:
 
 
 def test_jobs_are_listed_by_who_has_submitted_them(world: World):
-    of_ada, of_bob, last_of_ada = (submit_as(world, name) for name in ("ada", "bob", "ada"))
+    of_ada, of_bob, last_of_ada = (show_task(submit_as(world, name)) for name in ("ada", "bob", "ada"))
 
-    def listed(name: str | None, n: int = 10) -> list[int]:
+    def listed(name: str | None, n: int = 10) -> list[str]:
         found, _ = world.db.read(lambda tx: job_details.jobs(tx, JobFilter(submitter=name), before=LAST, n=n))
-        return [job.id for job in found]
+        return [job.job_id for job in found]
 
     assert listed("ada") == [last_of_ada, of_ada]
     assert listed("ada", 1) == [last_of_ada]
@@ -50,7 +51,7 @@ def test_tasks_are_listed_by_the_time_of_their_change_and_by_state(world: World)
 
     def labels(**given: object) -> list[tuple[str, str]]:
         found = world.db.read(lambda tx: job_details.tasks(tx, job, n=10, **given))  # type: ignore[arg-type]
-        return [(task.label, task.state) for task in found]
+        return [(task.shown.label, task.shown.state) for task in found]
 
     assert labels() == [("a", "SUCCEEDED"), ("b", "READY")]
     assert labels(since=submitted) == labels()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from myrmidon.model.ids import show_run, show_task
+from myrmidon.model.ids import show_run
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import LAST_ID
 from myrmidon.server.calls import READERS, Call, Route
@@ -12,11 +12,9 @@ from myrmidon.server.usecases.bots import count_dimensions, visible_events
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.views import bot_history, listings
 from myrmidon.store.views.bot_history import HistoryEntry, HistoryPosition
-from myrmidon.store.views.listings import RunLine
 from myrmidon.wire.bots import (
     BotEventInfo,
     BotEventList,
-    BotRun,
     BotRunList,
     DimensionInfo,
     DimensionList,
@@ -54,26 +52,11 @@ async def list_runs(context: ServerContext, call: Call) -> BotRunList:
     kind = f"runs {bot_id}"
     before = int(read_cursor(context.keys.cursor, kind, query.cursor)) if query.cursor else LAST_ID
     scope = await context.groups.scope_of(call)
-    lines, last = await context.db.read(
+    runs, last = await context.db.read(
         lambda tx: listings.runs_of_bot(tx, bot_id, group_id=scope, before=before, n=query.limit)
     )
     cursor = show_cursor(context.keys.cursor, kind, str(last)) if last else None
-    return BotRunList([_bot_run(line) for line in lines], cursor)
-
-
-def _bot_run(line: RunLine) -> BotRun:
-    return BotRun(
-        task_id=show_task(line.task_id),
-        run=show_run(line.task_id, line.run),
-        name=line.name,
-        state=line.state,
-        reason=line.reason,
-        claimed_at=line.claimed_at,
-        started_at=line.started_at,
-        ended_at=line.ended_at,
-        exit_code=line.exit_code,
-        duration=line.duration,
-    )
+    return BotRunList(runs, cursor)
 
 
 # ---------------------------------------------------------------- dimensions

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from myrmidon.model.bot import Bot
 from myrmidon.model.errors import NotFound
-from myrmidon.model.ids import show_run
 from myrmidon.scheduler import bot_identity
 from myrmidon.scheduler import bots as scheduler_bots
-from myrmidon.server.api.common import stored_json
 from myrmidon.server.calls import (
     ADMINS,
     READERS,
@@ -25,8 +23,9 @@ from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.views import listings
-from myrmidon.store.views.listings import BotFilter, LiveRun
+from myrmidon.store.views.listings import BotFilter
 from myrmidon.store.views.pool_filter import PoolFilter
+from myrmidon.store.views.selection import stored_json
 from myrmidon.wire.bots import (
     BotChanged,
     BotInfo,
@@ -41,8 +40,8 @@ from myrmidon.wire.bots import (
 )
 from myrmidon.wire.fields import Done
 
-Busy: TypeAlias = Mapping[str, Sequence[LiveRun]]
-"""Running runs by bot id."""
+Busy: TypeAlias = Mapping[str, list[BotTask]]
+"""What the caller may see of the running runs, by bot id."""
 
 
 async def list_bots(context: ServerContext, call: Call) -> BotList:
@@ -56,12 +55,12 @@ async def list_bots(context: ServerContext, call: Call) -> BotList:
 
     def read(tx: Tx) -> tuple[list[str], list[Bot], Busy]:
         ids = listings.bots(tx, bot_filter, after=after, n=query.limit)
-        return ids, bots.read_many(tx, ids), listings.live_runs(tx, ids)
+        return ids, bots.read_many(tx, ids), listings.live_runs(tx, ids, scope)
 
     # The cursor is taken from the ids: fewer rows are read when a bot was deleted between the two statements.
     ids, rows, busy = await context.db.read(read)
     cursor = show_cursor(context.keys.cursor, "bots", ids[-1]) if len(ids) == query.limit else None
-    return BotList([_summary(context, bot, busy, scope, visible) for bot in rows], cursor)
+    return BotList([_summary(context, bot, busy, visible) for bot in rows], cursor)
 
 
 async def get_bot(context: ServerContext, call: Call) -> BotInfo:
@@ -70,12 +69,12 @@ async def get_bot(context: ServerContext, call: Call) -> BotInfo:
     scope, visible = await context.groups.scope_of(call), visible_pools(context, call.who)
 
     def read(tx: Tx) -> tuple[Bot, Busy]:
-        return _get(tx, bot_id), listings.live_runs(tx, [bot_id])
+        return _get(tx, bot_id), listings.live_runs(tx, [bot_id], scope)
 
     bot, busy = await context.db.read(read)
     if not bot_usecases.is_visible(bot.dimensions, visible):
         raise NotFound("bot", bot_id)
-    return _info(context, bot, _summary(context, bot, busy, scope, visible), scope)
+    return _info(context, bot, _summary(context, bot, busy, visible), scope)
 
 
 def _info(context: ServerContext, bot: Bot, summary: BotSummary, scope: int | None) -> BotInfo:
@@ -92,13 +91,12 @@ def _info(context: ServerContext, bot: Bot, summary: BotSummary, scope: int | No
     )
 
 
-def _summary(context: ServerContext, bot: Bot, busy: Busy, scope: int | None, visible: PoolFilter | None) -> BotSummary:
+def _summary(context: ServerContext, bot: Bot, busy: Busy, visible: PoolFilter | None) -> BotSummary:
     """Everybody may see that a bot is busy; only runs in the caller's resource group are listed."""
     connected = context.hub.bots.get(bot.id)
     seen_at = max(bot.heartbeat, connected.seen_at if connected else 0)
     silent = context.now() - seen_at > context.rules.silent_after
-    visible_runs = [one for one in busy.get(bot.id, ()) if scope in (None, one.resource_group_id)]
-    tasks = [BotTask(show_run(one.task_id, one.run), one.name) for one in visible_runs]
+    tasks = busy.get(bot.id, [])
     return BotSummary(
         bot_id=bot.id,
         status=_status(bot, silent=silent, busy=bot.id in busy),

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-from msgspec import Raw
 
 from myrmidon.model.ids import show_task
 from myrmidon.server.calls import ANYONE, Role
@@ -13,11 +10,6 @@ from myrmidon.server.calls import ANYONE, Role
 ANY_TOKEN = ANYONE - {Role.NOBODY, Role.RUN}
 LAST_ID = (1 << 63) - 1
 """No id is greater."""
-
-
-def stored_json(text: str) -> Any:
-    """A stored JSON text as the value of a field: it is sent as it is, without decoding it first."""
-    return Raw(text.encode())
 
 
 def show_optional_task(task_id: int | None) -> str | None:

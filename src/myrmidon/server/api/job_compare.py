@@ -9,19 +9,17 @@ from typing import TypeAlias
 from msgspec import Struct, structs
 
 from myrmidon.scheduler.dedupe import work_hash
-from myrmidon.server.api.jobs import summary_fields
 from myrmidon.server.calls import READERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import resource_group, task_request
+from myrmidon.store.tables import task_request
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
 from myrmidon.store.views import job_details, job_values
 from myrmidon.store.views.job_details import JobTaskLine
 from myrmidon.wire import job_compare as wire
-from myrmidon.wire.jobs import JobSummary
 
 SLOWER_BY = 1.5
 SLOWER_BY_S = 1.0
@@ -56,10 +54,10 @@ async def compare_jobs(context: ServerContext, call: Call) -> wire.JobComparison
                 more = differences[-1].label
                 continue
             differences.append(difference)
-        names = resource_group.names(tx, sorted({first.resource_group_id, second.resource_group_id}))
+        jobs = job_details.summaries(tx, [first.id, second.id])
         return wire.JobComparison(
-            first=JobSummary(**summary_fields(first, names)),
-            second=JobSummary(**summary_fields(second, names)),
+            first=jobs[first.id],
+            second=jobs[second.id],
             differences=differences,
             num_equal=num_equal,
             cursor=show_cursor(context.keys.cursor, kind, more) if more else None,

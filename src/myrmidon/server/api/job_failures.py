@@ -107,7 +107,7 @@ def _message(task: FailedTask, error: FunctionError | None, secret: bytes | None
 
 def _last_success(tx: Tx, name: str, group_id: int, before: int) -> str | None:
     jobs = job_history.newest_of_name(tx, name, group_id=group_id, before=before, n=_EARLIER_JOBS)
-    return next((show_task(job.id) for job in jobs if job.state == "SUCCEEDED"), None)
+    return next((job.job_id for job in jobs.values() if job.state == "SUCCEEDED"), None)
 
 
 def _read_tails(tx: Tx, failed: Sequence[Failed]) -> None:

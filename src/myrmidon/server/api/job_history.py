@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, islice
 
 from myrmidon.model.ids import show_task
 from myrmidon.server.api.common import LAST_ID
@@ -12,9 +12,7 @@ from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import resource_group
 from myrmidon.store.views import job_history
-from myrmidon.store.views.job_history import JobLine, LabelRuns, TaskTimes
 from myrmidon.wire.job_history import (
     BotRuns,
     FlakyLabel,
@@ -26,7 +24,6 @@ from myrmidon.wire.job_history import (
     NamesQuery,
     Timeline,
     TimelineQuery,
-    TimelineRow,
 )
 
 RUNS = 30
@@ -42,34 +39,18 @@ async def list_names(context: ServerContext, call: Call) -> JobNames:
     query: NamesQuery = call.query
     scope = await context.groups.scope_of(call)
 
-    def read(tx: Tx) -> JobNames:
-        by_name: dict[tuple[str, int], list[JobLine]] = defaultdict(list)
-        for job in job_history.newest(tx, group_id=scope):
-            by_name[job.name, job.resource_group_id].append(job)
-        groups = resource_group.names(tx, sorted({group for _, group in by_name}))
-        shown = list(by_name.items())[: query.limit]
-        return JobNames([_job_name(name, groups.get(group, ""), jobs) for (name, group), jobs in shown])
-
-    return await context.db.read(read)
-
-
-def _job_name(name: str, group: str, jobs: Sequence[JobLine]) -> JobName:
-    return JobName(
-        name=name,
-        group=group,
-        num_jobs=len(jobs),
-        num_failed=sum(job.state == "FAILED" for job in jobs),
-        runs=[
-            JobRunInfo(
-                job_id=show_task(job.id),
-                state=job.state,
-                created_at=job.creation_time,
-                ended_at=job.ended_at,
-                num_tasks=job.num_tasks,
-                num_failed=job.num_failed,
+    by_name = await context.db.read(lambda tx: job_history.newest(tx, group_id=scope))
+    return JobNames(
+        [
+            JobName(
+                name=name,
+                group=group,
+                num_jobs=len(jobs),
+                num_failed=sum(job.state == "FAILED" for job in jobs),
+                runs=jobs[:RUNS],
             )
-            for job in jobs[:RUNS]
-        ],
+            for (name, group), jobs in islice(by_name.items(), query.limit)
+        ]
     )
 
 
@@ -79,39 +60,27 @@ async def list_flaky(context: ServerContext, call: Call) -> FlakyLabels:
     scope = await context.groups.scope_of(call)
 
     def read(tx: Tx) -> FlakyLabels:
-        jobs = _up_to(job_history.newest_of_name(tx, query.name, group_id=scope, before=LAST_ID, n=RUNS))
-        return FlakyLabels(len(jobs), _flaky(job_history.runs_by_label(tx, [job.id for job in jobs])))
+        ids = _up_to(job_history.newest_of_name(tx, query.name, group_id=scope, before=LAST_ID, n=RUNS))
+        return FlakyLabels(len(ids), _flaky(job_history.runs_by_label(tx, ids)))
 
     return await context.db.read(read)
 
 
-def _up_to(jobs: Sequence[JobLine]) -> list[JobLine]:
+def _up_to(jobs: Mapping[int, JobRunInfo]) -> list[int]:
     """The first of these jobs that have at most MAX_FLAKY_TASKS tasks together; at least one."""
-    chosen, total = list[JobLine](), 0
-    for job in jobs:
-        total += job.num_tasks
-        if chosen and total > MAX_FLAKY_TASKS:
-            break
-        chosen.append(job)
-    return chosen
+    totals = accumulate(job.num_tasks for job in jobs.values())
+    return [job_id for job_id, total in zip(jobs, totals, strict=True) if total <= MAX_FLAKY_TASKS] or list(jobs)[:1]
 
 
-def _flaky(runs: Sequence[LabelRuns]) -> list[FlakyLabel]:
-    by_label: dict[str, list[LabelRuns]] = defaultdict(list)
-    for one in runs:
-        by_label[one.label].append(one)
+def _flaky(by_label: Mapping[str, Sequence[BotRuns]]) -> list[FlakyLabel]:
     found = [
         FlakyLabel(
             label=label,
-            num_runs=sum(one.num_runs for one in parts),
-            num_failed=sum(one.num_failed for one in parts),
-            bots=[
-                BotRuns(one.bot_id, one.num_runs, one.num_failed)
-                for one in sorted(parts, key=lambda one: -one.num_failed)
-                if one.num_failed
-            ],
+            num_runs=sum(one.num_runs for one in bots),
+            num_failed=sum(one.num_failed for one in bots),
+            bots=[one for one in sorted(bots, key=lambda one: -one.num_failed) if one.num_failed],
         )
-        for label, parts in by_label.items()
+        for label, bots in by_label.items()
     ]
     return sorted((one for one in found if one.num_failed), key=lambda one: (-one.num_failed, one.label))
 
@@ -127,33 +96,19 @@ async def get_timeline(context: ServerContext, call: Call) -> Timeline:
     after = int(read_cursor(context.keys.cursor, kind, query.cursor)) if query.cursor else 0
 
     def read(tx: Tx) -> Timeline:
-        rows = job_history.times(tx, job.id, after=after, n=query.limit)
         path = job_history.critical_path(tx, job.id)
-        critical = set(path)
+        rows, last = job_history.times(tx, job.id, after=after, n=query.limit, path=set(path))
         return Timeline(
             created_at=job.creation_time,
             ended_at=job.ended_at,
             now=context.now(),
             num_tasks=job.num_tasks,
-            rows=[_timeline_row(row, critical) for row in rows],
+            rows=rows,
             critical_path=[show_task(task_id) for task_id in path],
-            cursor=show_cursor(context.keys.cursor, kind, str(rows[-1].id)) if len(rows) == query.limit else None,
+            cursor=show_cursor(context.keys.cursor, kind, str(last)) if len(rows) == query.limit else None,
         )
 
     return await context.db.read(read)
-
-
-def _timeline_row(task: TaskTimes, critical: set[int]) -> TimelineRow:
-    return TimelineRow(
-        label=task.label,
-        task_id=show_task(task.id),
-        state=task.state,
-        bot_id=task.bot_id,
-        ready_at=task.ready_at,
-        started_at=task.started_at,
-        completed_at=task.completed_at,
-        critical=task.id in critical,
-    )
 
 
 ROUTES = (

@@ -11,11 +11,9 @@ from functools import partial
 from msgspec import structs
 
 from myrmidon.model.dag import topological_order
-from myrmidon.model.ids import parse_id, show_run, show_task
+from myrmidon.model.ids import parse_id, show_task
 from myrmidon.model.states import FINAL
 from myrmidon.scheduler.check_job import depths
-from myrmidon.scheduler.policy import SECOND
-from myrmidon.server.api.common import show_optional_task
 from myrmidon.server.calls import JOB_READERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.jobs import get_job
@@ -25,7 +23,7 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import edge
 from myrmidon.store.tables.job import Job
 from myrmidon.store.views import job_details, task_values
-from myrmidon.store.views.job_details import GraphNode, JobTaskLine
+from myrmidon.store.views.job_details import GraphNode, ListedTask
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.labels import natural_order
 
@@ -58,20 +56,22 @@ async def list_job_tasks(context: ServerContext, call: Call) -> wire.JobTasks:
     return await context.db.read(read)
 
 
-def _natural_page(tx: Tx, job: Job, query: wire.JobTasksQuery, after: str) -> tuple[list[JobTaskLine], str]:
+def _natural_page(tx: Tx, job: Job, query: wire.JobTasksQuery, after: str) -> tuple[list[ListedTask], str]:
     """As _page, of a job that is small enough to be sorted as a whole."""
     found, _ = _page(tx, job, structs.replace(query, limit=job.num_tasks), "")
     last = natural_order(after)
-    left = sorted((task for task in found if natural_order(task.label) > last), key=lambda t: natural_order(t.label))
+    left = sorted(
+        (task for task in found if natural_order(task.shown.label) > last), key=lambda t: natural_order(t.shown.label)
+    )
     page = left[: query.limit]
-    return page, page[-1].label if len(page) < len(left) else ""
+    return page, page[-1].shown.label if len(page) < len(left) else ""
 
 
-def _page(tx: Tx, job: Job, query: wire.JobTasksQuery, after: str) -> tuple[list[JobTaskLine], str]:
+def _page(tx: Tx, job: Job, query: wire.JobTasksQuery, after: str) -> tuple[list[ListedTask], str]:
     """The tasks that match, and the label to continue after; empty at the end."""
     pattern = re.compile(translate(query.label)) if query.label is not None else None
     prefix = re.split(r"[*?\[]", query.label, maxsplit=1)[0] if query.label is not None else ""
-    found: list[JobTaskLine] = []
+    found: list[ListedTask] = []
     scanned = 0
     while scanned < SCAN_LIMIT:
         page = job_details.tasks(
@@ -79,10 +79,10 @@ def _page(tx: Tx, job: Job, query: wire.JobTasksQuery, after: str) -> tuple[list
         )
         scanned += len(page)
         for task in page:
-            if prefix and not task.label.startswith(prefix):
+            after = task.shown.label
+            if prefix and not after.startswith(prefix):
                 return found, ""  # labels are sorted: no further one can match
-            after = task.label
-            if pattern is None or pattern.match(task.label):
+            if pattern is None or pattern.match(after):
                 found.append(task)
                 if len(found) == query.limit:
                     return found, after
@@ -91,16 +91,16 @@ def _page(tx: Tx, job: Job, query: wire.JobTasksQuery, after: str) -> tuple[list
     return found, after
 
 
-def show_tasks(tx: Tx, page: Sequence[JobTaskLine]) -> list[wire.JobTask]:
+def show_tasks(tx: Tx, page: Sequence[ListedTask]) -> list[wire.JobTask]:
     """Tasks with the labels of their parents."""
     ids = [task.id for task in page]
     parents = edge.parents(tx, ids) if ids else []
     left = job_details.unsatisfied_parents(tx, ids) if ids else []
     labels = job_details.labels_of(tx, sorted({parent for parent, _ in parents}))
     requires, requires_left = _by_child(parents, labels), _by_child(left, labels)
-    ends = shown_ends(tx, {task.id: (task.evidence, task.error) for task in page if task.state in FINAL})
+    ends = shown_ends(tx, {task.id: (task.evidence, task.error) for task in page if task.shown.state in FINAL})
     return [
-        _show_task(task, requires.get(task.id, []), requires_left.get(task.id, []), ends.get(task.id, NO_END))
+        _complete(task.shown, requires.get(task.id, []), requires_left.get(task.id, []), ends.get(task.id, NO_END))
         for task in page
     ]
 
@@ -112,34 +112,16 @@ def _by_child(edges: Sequence[tuple[int, int]], labels: dict[int, str]) -> dict[
     return found
 
 
-def _show_task(task: JobTaskLine, requires: list[str], requires_left: list[str], end: ShownEnd) -> wire.JobTask:
-    shown = show_task(task.id)
-    final = task.state in FINAL
-    url = f"/api/v1/tasks/{shown}"
-    return wire.JobTask(
-        label=task.label,
-        task_id=shown,
-        state=task.state,  # type: ignore[arg-type]
-        reason=task.reason,
+def _complete(task: wire.JobTask, requires: list[str], requires_left: list[str], end: ShownEnd) -> wire.JobTask:
+    resolution = None
+    if task.state in FINAL:
+        url = f"/api/v1/tasks/{task.task_id}"
+        resolution = wire.Resolution(url, f"{url}/log", task.state != "SUCCEEDED")
+    return structs.replace(
+        task,
         requires=requires,
         requires_left=requires_left,
-        reruns=task.reruns,
-        reruns_left=max(task.reruns - task.num_reruns, 0),
-        resolution=wire.Resolution(url, f"{url}/log", task.state != "SUCCEEDED") if final else None,
-        held=bool(task.held),
-        killing=bool(task.killing),
-        priority=task.priority,
-        bot_id=task.bot_id,
-        run=show_run(task.id, task.run) if task.run else None,
-        exit_code=task.exit_code if final else None,
-        deduped_from=show_optional_task(task.deduped_from),
-        ready_at=task.ready_at,
-        started_at=task.started_at,
-        completed_at=task.completed_at,
-        modified_at=task.modified_at,
-        waited_s=(task.started_at - task.ready_at) / SECOND if task.started_at and task.ready_at else None,
-        duration_s=task.duration if final else None,
-        progress=task.progress,
+        resolution=resolution,
         message=end.message,
         error=end.error,
     )

@@ -10,11 +10,11 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
-from msgspec import json
+from msgspec import structs
 
-from myrmidon.model.errors import InvalidRequest, Problem
+from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import Micros, first_id_at, show_task
-from myrmidon.model.states import FINAL, JobState
+from myrmidon.model.states import JobState
 from myrmidon.scheduler import check_job as checking
 from myrmidon.scheduler import retention
 from myrmidon.scheduler.check_job import CheckedJob
@@ -30,7 +30,6 @@ from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.server.usecases.results import find_stream
 from myrmidon.server.usecases.run_errors import NO_END, shown_ends
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import resource_group
 from myrmidon.store.tables.job import Job
 from myrmidon.store.views import job_details
 from myrmidon.wire import jobs as wire
@@ -215,35 +214,10 @@ async def list_jobs(context: ServerContext, call: Call) -> wire.JobList:
 
     def read(tx: Tx) -> wire.JobList:
         found, more = job_details.jobs(tx, filters, before=before, n=query.limit)
-        names = resource_group.names(tx, sorted({job.resource_group_id for job in found}))
-        return wire.JobList(
-            [wire.JobSummary(**summary_fields(job, names)) for job in found],
-            job_details.counts(tx, scope),
-            show_cursor(context.keys.cursor, _KIND, str(more)) if more else None,
-        )
+        cursor = show_cursor(context.keys.cursor, _KIND, str(more)) if more else None
+        return wire.JobList(found, job_details.counts(tx, scope), cursor)
 
     return await context.db.read(read)
-
-
-def summary_fields(job: Job, group_names: dict[int, str]) -> dict[str, Any]:
-    """The fields of a JobSummary."""
-    return {
-        "job_id": show_task(job.id),
-        "external_id": job.external_id,
-        "group": group_names.get(job.resource_group_id, ""),
-        "name": job.name,
-        "state": job.state,
-        "view": job.view,
-        "created_at": job.creation_time,
-        "ended_at": job.ended_at,
-        "deadline_at": job.deadline_at,
-        "sealed": job.sealed_at is not None,
-        "num_tasks": job.num_tasks,
-        "num_succeeded": job.num_succeeded,
-        "num_failed": job.num_failed,
-        "num_retries": job.num_retries,
-        "tags": json.decode(job.tags, type=list[str]),
-    }
 
 
 async def get_job(context: ServerContext, call: Call) -> wire.JobInfo:
@@ -255,22 +229,10 @@ async def get_job(context: ServerContext, call: Call) -> wire.JobInfo:
 
 
 def job_info(tx: Tx, job: Job) -> wire.JobInfo:
-    counts = job_details.task_counts(tx, job.id)
-    ended = sum(n for state, n in counts.items() if state in FINAL)
-    names = resource_group.names(tx, [job.resource_group_id])
-    return wire.JobInfo(
-        **summary_fields(job, names),
-        counts=counts,
-        progress=ended / job.num_tasks if job.num_tasks else 0.0,
-        first_failure=_failure(tx, job.blocked_by) if job.blocked_by is not None else None,
-        error=job.error,
-        max_num_retries=job.max_num_retries,
-        failure_policy=job.failure_policy,  # type: ignore[arg-type]
-        routing=job.routing,
-        metadata=json.decode(job.metadata, type=dict[str, str]),
-        sealed_at=job.sealed_at,
-        busy=job.num_chunked_work > 0,
-    )
+    found = job_details.in_full(tx, job.id)
+    if found is None:
+        raise NotFound("job", show_task(job.id))
+    return structs.replace(found, first_failure=_failure(tx, job.blocked_by)) if job.blocked_by is not None else found
 
 
 def _failure(tx: Tx, task_id: int) -> wire.Failure | None:

@@ -6,21 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from msgspec import json
-
-from myrmidon.model.ids import Micros, created_ms, show_run
+from myrmidon.model.ids import Micros, show_run
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import LAST_ID
-from myrmidon.server.api.jobs import summary_fields
-from myrmidon.server.api.tasks import show_summary
 from myrmidon.server.calls import READERS, Call, Role, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import activity, resource_group
+from myrmidon.store.tables import activity
 from myrmidon.store.views import job_details, listings, overview
-from myrmidon.store.views.overview import DeepQueue
 from myrmidon.store.views.pool_filter import PoolFilter
+from myrmidon.store.views.selection import decode_stored
 from myrmidon.wire.jobs import JobSummary
 from myrmidon.wire.overview import BotCounts, Overview, StuckItem, TaskSeries, Window, WindowQuery
 from myrmidon.wire.queues import QueueInfo
@@ -58,7 +54,6 @@ async def get_overview(context: ServerContext, call: Call) -> Overview:
             for queue in overview.deepest_queues(tx, group_id=scope, n=CHECKED_QUEUES)
             if visible is None or visible.allows(queue.pool)
         ]
-        names = resource_group.names(tx, sorted({queue.resource_group_id for queue in queues}))
         stuck = [*_stuck_queues(queues, now), *_stuck_runs(tx, scope, now, silent_before)]
         if call.who.role is not Role.VIEWER:  # who may not list webhooks
             stuck += _stuck_webhooks(tx, scope)
@@ -67,7 +62,7 @@ async def get_overview(context: ServerContext, call: Call) -> Overview:
             bots=overview.bots_by_status(tx, visible, silent_before),
             num_ready=sum(queue.num_ready for queue in queues),
             num_running=overview.num_running(tx, scope),
-            queues=[_queue_info(queue, names) for queue in queues[:QUEUES]],
+            queues=queues[:QUEUES],
             series=read_series(tx, query.window, group_id=scope, now=now),
             stuck=stuck[:STUCK],
             my_tasks=_my_tasks(tx, call.who.name, scope),
@@ -96,30 +91,17 @@ def _series_of(what: str) -> str:
     return {activity.SUBMITTED: "submitted", "SUCCEEDED": "succeeded"}.get(what, "failed")
 
 
-def _queue_info(queue: DeepQueue, names: Mapping[int, str]) -> QueueInfo:
-    return QueueInfo(
-        id=f"{queue.id:x}",
-        group=names.get(queue.resource_group_id, ""),
-        pool=queue.pool,
-        dimensions=json.decode(queue.dimensions, type=dict[str, list[str]]),
-        num_ready=queue.num_ready,
-        oldest_at=created_ms(queue.oldest) * 1000,
-        num_bots=queue.num_bots,
-        used_at=created_ms(queue.oldest) * 1000,
-    )
-
-
-def _stuck_queues(queues: Sequence[DeepQueue], now: Micros) -> list[StuckItem]:
+def _stuck_queues(queues: Sequence[QueueInfo], now: Micros) -> list[StuckItem]:
     return [
         StuckItem(
             kind="queue",
-            id=f"{queue.id:x}",
-            name=_show_dimensions(queue.dimensions),
-            since=created_ms(queue.oldest) * 1000,
+            id=queue.id,
+            name=_show_dimensions(decode_stored(queue.dimensions)),
+            since=queue.oldest_at,
             summary=_no_bot(queue.num_ready),
         )
         for queue in queues
-        if queue.num_bots == 0 and created_ms(queue.oldest) * 1000 < now - NO_BOT_AFTER
+        if queue.num_bots == 0 and (queue.oldest_at or now) < now - NO_BOT_AFTER
     ]
 
 
@@ -129,8 +111,7 @@ def _no_bot(num_ready: int) -> str:
     return f"{num_ready} tasks wait, and no live bot can run them."
 
 
-def _show_dimensions(text: str) -> str:
-    dimensions = json.decode(text, type=dict[str, list[str]])
+def _show_dimensions(dimensions: Mapping[str, Sequence[str]]) -> str:
     return " ".join(f"{key}:{value}" for key, values in sorted(dimensions.items()) for value in values)
 
 
@@ -162,16 +143,12 @@ def _stuck_webhooks(tx: Tx, scope: int | None) -> list[StuckItem]:
 
 def _my_tasks(tx: Tx, name: str, scope: int | None) -> list[TaskSummary]:
     mine = listings.TaskFilter(group_id=scope, submitter=name)
-    lines, _ = listings.tasks(tx, mine, n=MINE, cursor=None, oldest_first=False)
-    names = resource_group.names(tx, sorted({line.resource_group_id for line in lines}))
-    return [show_summary(line, names) for line in lines]
+    return listings.tasks(tx, mine, n=MINE, cursor=None, oldest_first=False)[0]
 
 
 def _my_jobs(tx: Tx, name: str, scope: int | None) -> list[JobSummary]:
     mine = job_details.JobFilter(group_id=scope, submitter=name)
-    jobs, _ = job_details.jobs(tx, mine, before=LAST_ID, n=MINE, scan=MY_JOBS_SCAN)
-    names = resource_group.names(tx, sorted({job.resource_group_id for job in jobs}))
-    return [JobSummary(**summary_fields(job, names)) for job in jobs]
+    return job_details.jobs(tx, mine, before=LAST_ID, n=MINE, scan=MY_JOBS_SCAN)[0]
 
 
 # ---------------------------------------------------------------- bots

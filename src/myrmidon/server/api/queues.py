@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import json
-
 from myrmidon.model.errors import InvalidRequest, Problem, WrongState
-from myrmidon.model.ids import created_ms
 from myrmidon.model.shown_input import show_value
 from myrmidon.model.task_to_run import Order
 from myrmidon.scheduler.pools import set_pool_order
@@ -15,10 +12,10 @@ from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.server.usecases.idempotency import claim_call_key
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import pool_order, resource_group
+from myrmidon.store.tables import pool_order
 from myrmidon.store.views import queues as queue_views
 from myrmidon.wire.fields import PageQuery
-from myrmidon.wire.queues import PoolInfo, PoolList, PoolSettings, QueueInfo, QueueList
+from myrmidon.wire.queues import PoolInfo, PoolList, PoolSettings, QueueList
 
 
 async def list_queues(context: ServerContext, call: Call) -> QueueList:
@@ -27,28 +24,11 @@ async def list_queues(context: ServerContext, call: Call) -> QueueList:
     after = int(read_cursor(context.keys.cursor, "queues", query.cursor)) if query.cursor else 0
     scope = await context.groups.scope_of(call)
 
-    def read(tx: Tx) -> tuple[list[queue_views.QueueLine], dict[int, str]]:
-        queues = queue_views.queues(tx, group_id=scope, after=after, n=query.limit)
-        return queues, resource_group.names(tx, sorted({queue.resource_group_id for queue in queues}))
-
-    queues, group_names = await context.db.read(read)
+    queues = await context.db.read(lambda tx: queue_views.queues(tx, group_id=scope, after=after, n=query.limit))
     visible = visible_pools(context, call.who)
-    infos = [
-        QueueInfo(
-            id=f"{queue.id:x}",
-            group=group_names.get(queue.resource_group_id, ""),
-            pool=queue.pool,
-            dimensions=json.decode(queue.dimensions, type=dict[str, list[str]]),
-            num_ready=queue.num_ready,
-            oldest_at=created_ms(queue.oldest) * 1000 if queue.oldest is not None else None,
-            num_bots=queue.num_bots,
-            used_at=queue.used_at,
-        )
-        for queue in queues
-        if visible is None or visible.allows(queue.pool)
-    ]
-    cursor = show_cursor(context.keys.cursor, "queues", str(queues[-1].id)) if len(queues) == query.limit else None
-    return QueueList(infos, cursor)
+    shown = [queue for queue in queues if visible is None or visible.allows(queue.pool)]
+    last = str(int(queues[-1].id, 16)) if len(queues) == query.limit else ""
+    return QueueList(shown, show_cursor(context.keys.cursor, "queues", last) if last else None)
 
 
 async def list_pools(context: ServerContext, call: Call) -> PoolList:
@@ -56,9 +36,9 @@ async def list_pools(context: ServerContext, call: Call) -> PoolList:
     query: PageQuery = call.query
     after = read_cursor(context.keys.cursor, "pools", query.cursor) if query.cursor else ""
     pools = await context.db.read(lambda tx: queue_views.pools(tx, after=after, n=query.limit))
-    cursor = show_cursor(context.keys.cursor, "pools", pools[-1][0]) if len(pools) == query.limit else None
+    cursor = show_cursor(context.keys.cursor, "pools", pools[-1].name) if len(pools) == query.limit else None
     visible = visible_pools(context, call.who)
-    return PoolList([PoolInfo(*pool) for pool in pools if visible is None or visible.allows(pool[0])], cursor)
+    return PoolList([pool for pool in pools if visible is None or visible.allows(pool.name)], cursor)
 
 
 async def set_pool(context: ServerContext, call: Call) -> PoolInfo:

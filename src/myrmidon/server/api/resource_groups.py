@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hmac
 
-from msgspec import structs
-
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.scheduler import resource_groups
 from myrmidon.server.calls import (
@@ -49,8 +47,7 @@ async def show_group(context: ServerContext, call: Call) -> GroupDetails:
         group = resource_groups.get_group(tx, name)
         if scope not in (None, group.id):
             raise NotFound("resource group", name)
-        found = structs.asdict(group_views.content(tx, group.id))
-        return GroupDetails(name=group.external_id, created_at=group.created_at, deleting=bool(group.deleting), **found)
+        return group_views.in_full(tx, group)
 
     return await context.db.read(read)
 

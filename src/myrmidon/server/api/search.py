@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
-from myrmidon.model.ids import first_id_at, show_task
+from myrmidon.model.ids import first_id_at
 from myrmidon.server.calls import READERS, Call, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.views import search
-from myrmidon.store.views.search import Found
-from myrmidon.wire.search import FoundItem, SearchQuery, SearchResult
+from myrmidon.wire.search import SearchQuery, SearchResult
 
 _HEX = re.compile(r"[0-9a-f]{4,18}")
 
@@ -29,9 +28,7 @@ async def find(context: ServerContext, call: Call) -> SearchResult:
         tasks = tasks or search.tasks_by_name(tx, text, group_id=scope, n=n)
         jobs = jobs or search.jobs_by_name(tx, text, group_id=scope, n=n)
         bots = search.bots(tx, text, visible, n=n)
-        return SearchResult(
-            tasks=_show(tasks), jobs=_show(jobs), bots=bots, tags=search.tags(tx, text, group_id=scope, n=n)
-        )
+        return SearchResult(tasks=tasks, jobs=jobs, bots=bots, tags=search.tags(tx, text, group_id=scope, n=n))
 
     if not text:
         return SearchResult(tasks=[], jobs=[], bots=[], tags=[])
@@ -44,10 +41,6 @@ def id_range(text: str, digits: int) -> tuple[int, int] | None:
         return None
     shown = text[:digits]  # the last two digits of a shown id are the number of the run
     return int(shown.ljust(digits, "0"), 16), int(shown.ljust(digits, "f"), 16) + 1
-
-
-def _show(found: list[Found]) -> list[FoundItem]:
-    return [FoundItem(show_task(one.id), one.name, one.state) for one in found]
 
 
 ROUTES = (Route("GET", "/api/v1/search", find, READERS, "Search tasks, jobs, bots and tags", query=SearchQuery),)

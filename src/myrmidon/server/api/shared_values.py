@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from myrmidon.model.errors import InvalidRequest, NotFound, Problem, WrongState
@@ -20,7 +19,6 @@ from myrmidon.server.usecases.shared_values import find_shared, owner_for
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import request_key, resource_group, shared_value
 from myrmidon.store.views import shared_values
-from myrmidon.store.views.shared_values import SharedValueLine
 from myrmidon.wire import shared_values as wire
 from myrmidon.wire.fields import Done
 
@@ -44,38 +42,14 @@ async def list_values(context: ServerContext, call: Call) -> wire.SharedValueLis
     job_id = call.who.job_id
     if query.job is not None:
         job_id = (await get_job(context, call, query.job, group=query.group)).id
-    lines, localities, totals, names = await context.db.read(
-        partial(_read_list, scope=scope, job_id=job_id, before=before, n=query.limit)
-    )
-    return wire.SharedValueList(
-        values=[_show(line, localities.get(line.id, ())) for line in lines],
-        totals=[
-            wire.GroupValues(group=names.get(group, ""), num_values=num, num_bytes=size) for group, num, size in totals
-        ],
-        cursor=show_cursor(context.keys.cursor, "values", str(lines[-1].id)) if len(lines) == query.limit else None,
-    )
 
+    def read(tx: Tx) -> wire.SharedValueList:
+        values, last = shared_values.page(tx, group_id=scope, before=before, n=query.limit, job_id=job_id)
+        cursor = show_cursor(context.keys.cursor, "values", str(last)) if len(values) == query.limit else None
+        totals = shared_values.totals(tx, scope) if job_id is None else []
+        return wire.SharedValueList(values=values, totals=totals, cursor=cursor)
 
-def _read_list(
-    tx: Tx, scope: int | None, job_id: int | None, before: int, n: int
-) -> tuple[list[SharedValueLine], dict[int, list[str]], list[tuple[int, int, int]], dict[int, str]]:
-    lines = shared_values.page(tx, group_id=scope, before=before, n=n, job_id=job_id)
-    totals = shared_values.totals(tx, scope) if job_id is None else []
-    names = resource_group.names(tx, sorted(group for group, _, _ in totals))
-    return lines, shared_value.localities(tx, [line.id for line in lines]) if lines else {}, totals, names
-
-
-def _show(line: SharedValueLine, localities: Sequence[str]) -> wire.SharedValueInfo:
-    return wire.SharedValueInfo(
-        id=show_task(line.id),
-        type=line.type,
-        size=line.size,
-        digest=line.digest,
-        created_at=line.created_at,
-        num_groups=line.num_groups,
-        num_jobs=line.num_jobs,
-        localities=list(localities),
-    )
+    return await context.db.read(read)
 
 
 # ---------------------------------------------------------------- one value
@@ -136,10 +110,10 @@ async def show_value(context: ServerContext, call: Call) -> wire.SharedValueDeta
 
 
 def _read_info(tx: Tx, value_id: int, scope: int | None) -> wire.SharedValueInfo:
-    line = shared_values.line(tx, value_id, scope)
-    if line is None:
+    found = shared_values.one(tx, value_id, scope)
+    if found is None:
         raise NotFound("shared value", show_task(value_id))
-    return _show(line, shared_value.localities(tx, [value_id]).get(value_id, ()))
+    return found
 
 
 # ---------------------------------------------------------------- references and localities

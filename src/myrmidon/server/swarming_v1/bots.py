@@ -105,9 +105,8 @@ async def list_bots(context: ServerContext, call: Call) -> v1.BotList:
 
 def _running_tasks(tx: Tx, ids: Sequence[str], scope: int | None) -> dict[str, tuple[str, str]]:
     """One running run of each busy bot and the name of its task, for runs in the resource group ``scope``."""
-    busy = listings.live_runs(tx, ids)
-    visible = {bot_id: [run for run in runs if scope in (None, run.resource_group_id)] for bot_id, runs in busy.items()}
-    return {bot_id: (show_run(runs[0].task_id, runs[0].run), runs[0].name) for bot_id, runs in visible.items() if runs}
+    busy = listings.live_runs(tx, ids, scope)
+    return {bot_id: (runs[0].run, runs[0].name) for bot_id, runs in busy.items() if runs}
 
 
 def _introduced_by(bot_id: str, token: str | None, scope: int | None) -> str:

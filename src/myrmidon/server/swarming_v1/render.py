@@ -15,7 +15,7 @@ from msgspec import Struct, json
 from myrmidon.model.ids import Micros, show_run, show_task
 from myrmidon.model.states import RunState, TaskState
 from myrmidon.model.task_request import FilesRef, Properties, Slice, properties_from_json
-from myrmidon.model.task_result import START_FAILED, PerformanceStats, TaskResult, TaskRun
+from myrmidon.model.task_result import START_FAILED, TaskResult, TaskRun
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1.encoding import (
@@ -32,6 +32,7 @@ from myrmidon.store.tables import server_version, task_request, task_result, tas
 from myrmidon.store.tables.task_request import RequestRow, SliceRow
 from myrmidon.store.views import run_details
 from myrmidon.store.views.run_details import BotAtRun
+from myrmidon.wire.tasks import RunStats
 
 REDACTED = encode_bytes(b"<REDACTED>")
 MAX_CHILDREN = 1000
@@ -136,7 +137,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     requests: Mapping[int, RequestRow]
     runs: Mapping[int, list[TaskRun]]
     bots: Mapping[tuple[int, int], BotAtRun]
-    stats: Mapping[tuple[int, int], PerformanceStats]
+    stats: Mapping[tuple[int, int], RunStats]
     children: Mapping[int, list[int]]
     versions: Sequence[tuple[Micros, str]]
 
@@ -322,7 +323,7 @@ def show_run_result(facts: Facts, run: TaskRun, name: str, created_at: Micros) -
     )
 
 
-def show_stats(stats: PerformanceStats | None) -> v1.PerformanceStats | None:
+def show_stats(stats: RunStats | None) -> v1.PerformanceStats | None:
     """The statistics of a run. In v1 every operation is there; one that the run did not need took no time."""
     if stats is None:
         return None

@@ -55,7 +55,7 @@ async def permissions(context: ServerContext, call: Call) -> v1.ClientPermission
     writes, admin = role in WRITERS, role in ADMINS
     pools = await context.db.read(lambda tx: queue_views.pools(tx, after="", n=MAX_POOLS)) if role in READERS else []
     visible = visible_pools(context, call.who)
-    names = [name for name, *_ in pools if visible is None or visible.allows(name)]
+    names = [pool.name for pool in pools if visible is None or visible.allows(pool.name)]
     return v1.ClientPermissions(
         cancel_task=writes,
         cancel_tasks=writes,

@@ -5,17 +5,29 @@ A page starts at a key, not at an offset, so that new rows do not shift it.
 
 from collections.abc import Iterator, Sequence
 
-from msgspec import Struct, json
+from msgspec import Struct, json, structs
 
 from myrmidon.model.ids import Micros
-from myrmidon.model.states import JobState, TaskState
+from myrmidon.model.states import FINAL, JobState, TaskState
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables.job import Job
+from myrmidon.store.views.selection import GROUP_NAME, Selection
+from myrmidon.wire.jobs import JobInfo, JobSummary, JobTask
 
 SCAN_LIMIT = 5_000
 """Jobs that one page of a list with tags reads, at most."""
 _READ_SIZE = 1_000
-_JOB = ", ".join(f"j.{name}" for name in Job.__struct_fields__)
+_JOB = {
+    "job_id": "j.id",
+    "group": GROUP_NAME.format("j"),
+    "view": """CASE WHEN j.state = 'SUCCEEDED' THEN 'finished'
+        WHEN j.blocked_by IS NOT NULL OR j.state IN ('FAILED', 'CANCELLED') THEN 'blocked' ELSE 'running' END""",
+    "created_at": "j.creation_time",
+    "sealed": "j.sealed_at IS NOT NULL",
+}
+JOB = Selection(JobSummary, "j", **_JOB)
+JOB_IN_FULL = Selection(
+    JobInfo, "j", counts="NULL", progress="NULL", first_failure="NULL", busy="j.num_chunked_work > 0", **_JOB
+)
 
 
 class JobFilter(Struct, frozen=True, kw_only=True):
@@ -30,7 +42,7 @@ class JobFilter(Struct, frozen=True, kw_only=True):
 
 
 JOBS = f"""
-    SELECT {_JOB} FROM jobs j
+    SELECT {JOB.columns}, j.tags FROM jobs j
      WHERE j.staged = 0 AND j.id < :before AND j.id >= :from_id AND j.state {{in_text:states}}
        AND (:any_group = 1 OR j.resource_group_id = :resource_group) AND (:any_name = 1 OR j.name = :name)
      ORDER BY j.id DESC LIMIT :n
@@ -49,7 +61,7 @@ def pools(tx: Tx, job_id: int) -> list[str]:
     return sorted(row[0] for row in tx.all(POOLS, job=job_id))
 
 
-def jobs(tx: Tx, filters: JobFilter, *, before: int, n: int, scan: int = SCAN_LIMIT) -> tuple[list[Job], int]:
+def jobs(tx: Tx, filters: JobFilter, *, before: int, n: int, scan: int = SCAN_LIMIT) -> tuple[list[JobSummary], int]:
     """A page of jobs, newest first, and the id to continue before; 0 at the end.
 
     Tags are compared here: they are stored as one text per job; so is the submitter, which is stored with the tasks.
@@ -63,16 +75,16 @@ def jobs(tx: Tx, filters: JobFilter, *, before: int, n: int, scan: int = SCAN_LI
         "any_name": int(filters.name is None),
         "name": filters.name or "",
     }
-    wanted, found, scanned = set(filters.tags), list[Job](), 0
+    wanted, found, scanned = set(filters.tags), list[JobSummary](), 0
     size = n if not wanted and filters.submitter is None else _READ_SIZE
     while scanned < scan:
-        page = [Job(*row) for row in tx.all(JOBS, before=before, n=size, **given)]
+        page = tx.all(JOBS, before=before, n=size, **given)
         scanned += len(page)
-        own = set(submitted_by(tx, [job.id for job in page], filters.submitter))
-        for job in page:
-            before = job.id
-            if job.id in own and wanted <= set(json.decode(job.tags, type=list[str])):
-                found.append(job)
+        own = set(submitted_by(tx, [row[0] for row in page], filters.submitter))
+        for row in page:
+            before = row[0]
+            if before in own and (not wanted or wanted <= set(json.decode(row[-1], type=list[str]))):
+                found.append(JOB(row))
                 if len(found) == n:
                     return found, before
         if len(page) < size:
@@ -95,6 +107,22 @@ def submitted_by(tx: Tx, job_ids: Sequence[int], submitter: str | None) -> Seque
     if submitter is None or not job_ids:
         return job_ids
     return [row[0] for row in tx.all(SUBMITTED_BY, ids=job_ids, submitter=submitter)]
+
+
+SUMMARIES = f"SELECT {JOB.columns} FROM jobs j WHERE j.id {{in:ids}}"
+IN_FULL = f"SELECT {JOB_IN_FULL.columns} FROM jobs j WHERE j.id = :job"
+
+
+def summaries(tx: Tx, job_ids: Sequence[int]) -> dict[int, JobSummary]:
+    return {row[0]: JOB(row) for row in tx.all(SUMMARIES, ids=job_ids)}
+
+
+def in_full(tx: Tx, job_id: int) -> JobInfo | None:
+    """A job with its numbers of tasks by state, but without its first failure."""
+    found = JOB_IN_FULL.read(tx, IN_FULL, job=job_id)
+    counts = task_counts(tx, job_id)
+    ended = sum(n for state, n in counts.items() if state in FINAL)
+    return next((structs.replace(job, counts=counts, progress=ended / (job.num_tasks or 1)) for job in found), None)
 
 
 COUNTS = "SELECT state, COUNT(*) FROM jobs WHERE staged = 0 GROUP BY state"
@@ -121,49 +149,85 @@ def task_counts(tx: Tx, job_id: int) -> dict[str, int]:
 
 
 class JobTaskLine(Struct, frozen=True):
-    """A task of a job. The last five fields are those of its latest or deciding run.
-
-    ``modified_at`` is the last change of either: the progress of a run does not change its task.
-    """
+    """A task of a job, as far as two jobs are compared. The last fields are those of its latest or deciding run."""
 
     label: str
     id: int
     definition_hash: str
     state: str
     reason: str
-    held: int
-    killing: int
-    priority: int
     bot_id: str | None
-    reruns: int
-    num_reruns: int
-    run: int
     deduped_from: int | None
-    ready_at: Micros | None
-    started_at: Micros | None
-    completed_at: Micros | None
-    modified_at: Micros
     exit_code: int | None
     duration: float | None
-    progress: float | None
-    error: str | None
     evidence: str | None
+    error: str | None
 
 
-_TASK_LINE = """l.label, t.id, l.definition_hash, t.state, t.reason, t.held, t.killing, r.priority, t.bot_id,
-    r.max_num_retries, t.num_reruns, COALESCE(t.instance_id, t.run_number), t.deduped_from, t.ready_at, t.started_at,
-    t.completed_at, CASE WHEN u.modified_at > t.modified_at THEN u.modified_at ELSE t.modified_at END,
-    u.exit_code, u.duration, u.progress, u.error, u.evidence"""
-_TASK_SOURCE = """task_labels l JOIN task_results t ON t.id = l.task_id JOIN task_requests r ON r.id = t.id
-    LEFT JOIN task_runs u ON u.task_id = t.id AND u.run = COALESCE(t.instance_id, t.run_number)"""
-TASKS = f"""
-    SELECT {_TASK_LINE} FROM {_TASK_SOURCE}
-     WHERE l.job_id = :job AND l.label > :after AND l.label >= :prefix ORDER BY l.label LIMIT :n
-"""
-CHANGED_TASKS = f"""
-    SELECT {_TASK_LINE} FROM {_TASK_SOURCE}
-     WHERE l.job_id = :job AND l.label > :after AND l.label >= :prefix AND t.state {{in_text:states}}
-       AND (t.modified_at >= :since OR u.modified_at >= :since)
+_TASK_LINE = """l.label, t.id, l.definition_hash, t.state, t.reason, t.bot_id, t.deduped_from, u.exit_code, u.duration,
+    u.evidence, u.error"""
+_RUN = "COALESCE(t.instance_id, t.run_number)"
+_TASK_SOURCE = f"""task_labels l JOIN task_results t ON t.id = l.task_id
+    LEFT JOIN task_runs u ON u.task_id = t.id AND u.run = {_RUN}"""
+_BY_LABEL = "l.job_id = :job AND l.label > :after"
+ALL_TASKS = f"SELECT {_TASK_LINE} FROM {_TASK_SOURCE} WHERE {_BY_LABEL} ORDER BY l.label LIMIT :n"
+BY_LABELS = f"SELECT {_TASK_LINE} FROM {_TASK_SOURCE} WHERE l.job_id = :job AND l.label {{in_text:labels}}"
+BY_IDS = f"SELECT {_TASK_LINE} FROM {_TASK_SOURCE} WHERE l.task_id {{in:ids}}"
+
+
+def all_tasks(tx: Tx, job_id: int) -> Iterator[JobTaskLine]:
+    """Return all tasks of a job by label, read page by page."""
+    after = ""
+    while page := [JobTaskLine(*row) for row in tx.all(ALL_TASKS, job=job_id, after=after, n=_READ_SIZE)]:
+        yield from page
+        after = page[-1].label
+
+
+def tasks_by_label(tx: Tx, job_id: int, labels: Sequence[str]) -> dict[str, JobTaskLine]:
+    return {row[0]: JobTaskLine(*row) for row in tx.all(BY_LABELS, job=job_id, labels=list(labels))} if labels else {}
+
+
+def tasks_by_id(tx: Tx, task_ids: Sequence[int]) -> dict[int, JobTaskLine]:
+    return {row[1]: JobTaskLine(*row) for row in tx.all(BY_IDS, ids=task_ids)} if task_ids else {}
+
+
+class ListedTask(Struct, frozen=True):
+    """A task in the list of a job's tasks without its parents, and the end of its run as it is stored."""
+
+    id: int
+    shown: JobTask
+    evidence: str | None
+    error: str | None
+
+
+_HAS_ENDED = "t.state NOT IN ('WAITING', 'READY', 'RUNNING')"
+# The last change of a task or of its run: the progress of a run does not change its task.
+TASK = Selection(
+    JobTask,
+    "t",
+    left_out=["message", "error"],
+    label="l.label",
+    task_id="t.id",
+    requires="NULL",
+    requires_left="NULL",
+    reruns="r.max_num_retries",
+    reruns_left="CASE WHEN r.max_num_retries > t.num_reruns THEN r.max_num_retries - t.num_reruns ELSE 0 END",
+    resolution="NULL",
+    priority="r.priority",
+    run=("t.id", f"NULLIF({_RUN}, 0)"),
+    exit_code=f"CASE WHEN {_HAS_ENDED} THEN u.exit_code END",
+    modified_at="CASE WHEN u.modified_at > t.modified_at THEN u.modified_at ELSE t.modified_at END",
+    waited_s="t.started_at - t.ready_at",
+    duration_s=f"CASE WHEN {_HAS_ENDED} THEN u.duration END",
+    progress="u.progress",
+)
+_TASKS = f"""
+    SELECT {TASK.columns}, u.evidence, u.error
+      FROM task_labels l JOIN task_results t ON t.id = l.task_id JOIN task_requests r ON r.id = t.id
+      LEFT JOIN task_runs u ON u.task_id = t.id AND u.run = {_RUN}
+     WHERE {_BY_LABEL} AND l.label >= :prefix"""
+TASKS = f"{_TASKS} ORDER BY l.label LIMIT :n"
+CHANGED_TASKS = f"""{_TASKS} AND t.state {{in_text:states}} AND (t.modified_at >= :since OR u.modified_at >= :since)
      ORDER BY l.label LIMIT :n
 """
 
@@ -177,31 +241,17 @@ def tasks(
     states: Sequence[str] = (),
     since: Micros | None = None,
     prefix: str = "",
-) -> list[JobTaskLine]:
+) -> list[ListedTask]:
     """The next n tasks of a job by label, from ``prefix`` on; the caller compares the rest of the prefix.
 
     ``states`` and ``since`` restrict them to those in these states, and to those that have changed since then.
     """
     given = {"job": job_id, "after": after, "prefix": prefix, "n": n}
     if not states and since is None:
-        return [JobTaskLine(*row) for row in tx.all(TASKS, **given)]
-    rows = tx.all(CHANGED_TASKS, states=list(states or TaskState), since=since or 0, **given)
-    return [JobTaskLine(*row) for row in rows]
-
-
-def all_tasks(tx: Tx, job_id: int) -> Iterator[JobTaskLine]:
-    """Return all tasks of a job by label, read page by page."""
-    after = ""
-    while page := tasks(tx, job_id, after=after, n=_READ_SIZE):
-        yield from page
-        after = page[-1].label
-
-
-BY_LABELS = f"SELECT {_TASK_LINE} FROM {_TASK_SOURCE} WHERE l.job_id = :job AND l.label {{in_text:labels}}"
-
-
-def tasks_by_label(tx: Tx, job_id: int, labels: Sequence[str]) -> dict[str, JobTaskLine]:
-    return {row[0]: JobTaskLine(*row) for row in tx.all(BY_LABELS, job=job_id, labels=list(labels))} if labels else {}
+        rows = tx.all(TASKS, **given)
+    else:
+        rows = tx.all(CHANGED_TASKS, states=list(states or TaskState), since=since or 0, **given)
+    return [ListedTask(row[1], TASK(row), row[-2], row[-1]) for row in rows]
 
 
 LABELS_OF = "SELECT task_id, label FROM task_labels WHERE task_id {in:ids}"
@@ -230,13 +280,6 @@ OUTPUT_TASKS = "SELECT task_id FROM output_tasks WHERE job_id = :job AND task_id
 def output_tasks(tx: Tx, job_id: int, *, after: int, n: int) -> list[int]:
     """The next n tasks of a job that have no children, by id."""
     return [row[0] for row in tx.all(OUTPUT_TASKS, job=job_id, after=after, n=n)]
-
-
-TASKS_BY_ID = f"SELECT {_TASK_LINE} FROM {_TASK_SOURCE} WHERE l.task_id {{in:ids}}"
-
-
-def tasks_by_id(tx: Tx, task_ids: Sequence[int]) -> dict[int, JobTaskLine]:
-    return {row[1]: JobTaskLine(*row) for row in tx.all(TASKS_BY_ID, ids=task_ids)} if task_ids else {}
 
 
 # ---------------------------------------------------------------- the graph

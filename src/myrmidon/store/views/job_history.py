@@ -1,11 +1,13 @@
 """Jobs over time: the runs of each name, labels that fail now and then, and the times of the tasks of one job."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
 from myrmidon.model.ids import Micros
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.views.selection import GROUP_NAME, Selection
+from myrmidon.wire.job_history import BotRuns, JobRunInfo, TimelineRow
 
 SCAN_LIMIT = 5_000
 """Jobs that a list of names reads."""
@@ -13,88 +15,54 @@ MAX_PATH = 2_000
 """Tasks of a critical path."""
 
 
-class JobLine(Struct, frozen=True):
-    """A job in a list of runs."""
-
-    id: int
-    resource_group_id: int
-    name: str
-    state: str
-    creation_time: Micros
-    ended_at: Micros | None
-    num_tasks: int
-    num_failed: int
+JOB = Selection(JobRunInfo, "j", job_id="j.id", created_at="j.creation_time")
+_NEWEST = f"""
+    SELECT {JOB.columns}, j.name, {GROUP_NAME.format("j")} FROM jobs j
+     WHERE j.staged = 0 AND (:any_group = 1 OR j.resource_group_id = :resource_group)"""
+NEWEST = f"{_NEWEST} ORDER BY j.id DESC LIMIT :n"
+NEWEST_OF_NAME = f"{_NEWEST} AND j.name = :name AND j.id < :before ORDER BY j.id DESC LIMIT :n"
 
 
-_LINE = "id, resource_group_id, name, state, creation_time, ended_at, num_tasks, num_failed"
-NEWEST = f"""
-    SELECT {_LINE} FROM jobs WHERE staged = 0 AND (:any_group = 1 OR resource_group_id = :resource_group)
-     ORDER BY id DESC LIMIT :n
-"""
-NEWEST_OF_NAME = f"""
-    SELECT {_LINE} FROM jobs
-     WHERE staged = 0 AND name = :name AND id < :before AND (:any_group = 1 OR resource_group_id = :resource_group)
-     ORDER BY id DESC LIMIT :n
-"""
+def newest(tx: Tx, *, group_id: int | None, n: int = SCAN_LIMIT) -> dict[tuple[str, str], list[JobRunInfo]]:
+    """The newest jobs, by name and resource group."""
+    found: dict[tuple[str, str], list[JobRunInfo]] = {}
+    for row in tx.all(NEWEST, any_group=int(group_id is None), resource_group=group_id or 0, n=n):
+        found.setdefault((row[-2], row[-1]), []).append(JOB(row))
+    return found
 
 
-def newest(tx: Tx, *, group_id: int | None, n: int = SCAN_LIMIT) -> list[JobLine]:
-    """The newest jobs."""
-    rows = tx.all(NEWEST, any_group=int(group_id is None), resource_group=group_id or 0, n=n)
-    return [JobLine(*row) for row in rows]
-
-
-def newest_of_name(tx: Tx, name: str, *, group_id: int | None, before: int, n: int) -> list[JobLine]:
-    """The newest jobs of a name, with smaller ids than ``before``."""
+def newest_of_name(tx: Tx, name: str, *, group_id: int | None, before: int, n: int) -> dict[int, JobRunInfo]:
+    """The newest jobs of a name with smaller ids than ``before``, by id."""
     given = {"any_group": int(group_id is None), "resource_group": group_id or 0}
-    return [JobLine(*row) for row in tx.all(NEWEST_OF_NAME, name=name, before=before, n=n, **given)]
+    return {row[0]: JOB(row) for row in tx.all(NEWEST_OF_NAME, name=name, before=before, n=n, **given)}
 
 
 # ---------------------------------------------------------------- labels that fail now and then
 
 
-class LabelRuns(Struct, frozen=True):
-    """How often the tasks of a label have run and failed on one bot."""
-
-    label: str
-    bot_id: str
-    num_runs: int
-    num_failed: int
-
-
 RUNS_BY_LABEL = """
-    SELECT l.label, u.bot_id, COUNT(*),
-           SUM(CASE WHEN u.state IN ('FAILED', 'TIMED_OUT', 'BOT_DIED', 'CLIENT_ERROR') THEN 1 ELSE 0 END)
+    SELECT u.bot_id, COUNT(*),
+           SUM(CASE WHEN u.state IN ('FAILED', 'TIMED_OUT', 'BOT_DIED', 'CLIENT_ERROR') THEN 1 ELSE 0 END), l.label
       FROM task_results t JOIN task_labels l ON l.task_id = t.id JOIN task_runs u ON u.task_id = t.id
      WHERE t.job_id {in:jobs} AND u.due_at IS NULL
      GROUP BY l.label, u.bot_id
 """
 
 
-def runs_by_label(tx: Tx, job_ids: Sequence[int]) -> list[LabelRuns]:
-    """The ended runs of these jobs by label and bot."""
-    rows = tx.all(RUNS_BY_LABEL, jobs=list(job_ids)) if job_ids else ()
-    return [LabelRuns(label, bot_id, int(num), int(failed)) for label, bot_id, num, failed in rows]
+def runs_by_label(tx: Tx, job_ids: Sequence[int]) -> dict[str, list[BotRuns]]:
+    """The numbers of ended runs of these jobs, by label and bot."""
+    found: dict[str, list[BotRuns]] = {}
+    for bot_id, num, failed, label in tx.all(RUNS_BY_LABEL, jobs=list(job_ids)) if job_ids else ():
+        found.setdefault(label, []).append(BotRuns(bot_id, int(num), int(failed)))
+    return found
 
 
 # ---------------------------------------------------------------- times
 
 
-class TaskTimes(Struct, frozen=True):
-    """When a task was ready, started and completed."""
-
-    id: int
-    label: str
-    state: str
-    bot_id: str | None
-    ready_at: Micros | None
-    started_at: Micros | None
-    completed_at: Micros | None
-
-
-_TIMES = "t.id, l.label, t.state, t.bot_id, t.ready_at, t.started_at, t.completed_at"
+TIME = Selection(TimelineRow, "t", left_out=["critical"], label="l.label", task_id="t.id")
 _TASKS = "task_results t JOIN task_labels l ON l.task_id = t.id"
-TIMES = f"SELECT {_TIMES} FROM {_TASKS} WHERE t.job_id = :job AND t.id > :after ORDER BY t.id LIMIT :n"
+TIMES = f"SELECT {TIME.columns} FROM {_TASKS} WHERE t.job_id = :job AND t.id > :after ORDER BY t.id LIMIT :n"
 # The task that the job's end depends on: the one that runs longest, or the last one that has ended.
 LAST = """
     SELECT id FROM task_results WHERE job_id = :job AND started_at IS NOT NULL
@@ -106,9 +74,10 @@ PARENTS = """
 """
 
 
-def times(tx: Tx, job_id: int, *, after: int, n: int) -> list[TaskTimes]:
-    """The next n tasks of a job, by id."""
-    return [TaskTimes(*row) for row in tx.all(TIMES, job=job_id, after=after, n=n)]
+def times(tx: Tx, job_id: int, *, after: int, n: int, path: Collection[int]) -> tuple[list[TimelineRow], int]:
+    """The times of the next n tasks of a job by id, and the last id; ``path`` is the critical one."""
+    rows = tx.all(TIMES, job=job_id, after=after, n=n)
+    return [TIME(row, row[1] in path) for row in rows], rows[-1][1] if rows else 0
 
 
 def critical_path(tx: Tx, job_id: int) -> list[int]:

@@ -9,9 +9,12 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from myrmidon.model.ids import RUN_CAP, Micros
+from myrmidon.model.ids import RUN_CAP, Micros, parse_id
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.views.pool_filter import PoolFilter, pool_condition
+from myrmidon.store.views.selection import GROUP_NAME, Selection
+from myrmidon.wire.bots import BotRun, BotTask
+from myrmidon.wire.tasks import TaskSummary
 
 SCAN_LIMIT = 20_000
 """Tasks that one page scans, at most."""
@@ -33,29 +36,18 @@ class TaskFilter(Struct, frozen=True, kw_only=True):
     until_id: int = MAX_ID
 
 
-class TaskLine(Struct, frozen=True):
-    """A task in a list."""
-
-    id: int
-    resource_group_id: int
-    state: str
-    name: str
-    user_name: str
-    priority: int
-    tags: str
-    created_at: Micros
-    started_at: Micros | None
-    completed_at: Micros | None
-    modified_at: Micros
-    bot_id: str | None
-    run_number: int
-    reason: str
-    deduped_from: int | None
-    killing: int
-
-
-_TASK_LINE = """t.id, t.resource_group_id, t.state, r.name, r.user_name, r.priority, r.tags, r.created_at, t.started_at,
-    t.completed_at, t.modified_at, t.bot_id, t.run_number, t.reason, t.deduped_from, t.killing"""
+TASK = Selection(
+    TaskSummary,
+    "t",
+    task_id="t.id",
+    group=GROUP_NAME.format("t"),
+    name="r.name",
+    user="r.user_name",
+    priority="r.priority",
+    tags="r.tags",
+    created_at="r.created_at",
+    run=("t.id", "NULLIF(t.run_number, 0)"),
+)
 _CONDITIONS = {
     "group_id": "t.resource_group_id = :group_id",
     "states": "t.state {in_text:states}",
@@ -75,7 +67,9 @@ CEILING_OF_TAG = """
 """
 
 
-def tasks(tx: Tx, filters: TaskFilter, *, n: int, cursor: int | None, oldest_first: bool) -> tuple[list[TaskLine], int]:
+def tasks(
+    tx: Tx, filters: TaskFilter, *, n: int, cursor: int | None, oldest_first: bool
+) -> tuple[list[TaskSummary], int]:
     """A page of tasks by creation time, and the id to continue from; 0 at the end."""
     low, high = max(filters.from_id - 1, -1), filters.until_id
     if cursor is not None:
@@ -85,7 +79,7 @@ def tasks(tx: Tx, filters: TaskFilter, *, n: int, cursor: int | None, oldest_fir
         low, high = (low, min(high, scan_end)) if oldest_first else (max(low, scan_end - 1), high)
     found = _task_lines(tx, filters, low, high, n=n, oldest_first=oldest_first)
     if len(found) == n:
-        return found, found[-1].id
+        return found, parse_id(found[-1].task_id)[0]
     if scan_end is None or not low < scan_end < high + oldest_first:
         return found, 0
     return found, scan_end if not oldest_first else high - 1
@@ -104,11 +98,11 @@ def _scan_end(tx: Tx, filters: TaskFilter, low: int, high: int, *, oldest_first:
     return row[0] if row else None
 
 
-def _task_lines(tx: Tx, filters: TaskFilter, low: int, high: int, *, n: int, oldest_first: bool) -> list[TaskLine]:
+def _task_lines(tx: Tx, filters: TaskFilter, low: int, high: int, *, n: int, oldest_first: bool) -> list[TaskSummary]:
     source, key, conditions, given = _task_source(filters)
     order = f"{key} ASC" if oldest_first else f"{key} DESC"
-    sql = f"SELECT {_TASK_LINE} FROM {source} WHERE {conditions} ORDER BY {order} LIMIT :n"
-    return [TaskLine(*row) for row in tx.all(sql, low=low, high=high, n=n, **given)]
+    sql = f"SELECT {TASK.columns} FROM {source} WHERE {conditions} ORDER BY {order} LIMIT :n"
+    return TASK.read(tx, sql, low=low, high=high, n=n, **given)
 
 
 def _task_source(filters: TaskFilter) -> tuple[str, str, str, dict[str, object]]:
@@ -258,72 +252,40 @@ def count_bots(tx: Tx, search: BotSearch) -> BotCounts:
     return BotCounts(*(int(value or 0) for value in found[0]))
 
 
-class LiveRun(Struct, frozen=True):
-    """A run that a bot works on, with the name of its task."""
-
-    task_id: int
-    run: int
-    resource_group_id: int
-    name: str
-
-
-LIVE_RUNS_OF_BOTS = """
-    SELECT u.bot_id, u.task_id, u.run, u.resource_group_id, r.name
+LIVE_RUN = Selection(BotTask, "u", run=("u.task_id", "u.run"), name="r.name")
+LIVE_RUNS_OF_BOTS = f"""
+    SELECT {LIVE_RUN.columns}, u.resource_group_id, u.bot_id
       FROM task_runs u JOIN task_requests r ON r.id = u.task_id
-     WHERE u.due_at IS NOT NULL AND u.bot_id {in_text:bots}
+     WHERE u.due_at IS NOT NULL AND u.bot_id {{in_text:bots}}
      ORDER BY u.bot_id, u.task_id, u.run
 """
 
 
-def live_runs(tx: Tx, bot_ids: Sequence[str]) -> dict[str, list[LiveRun]]:
-    """The live runs of each of these bots."""
-    found: dict[str, list[LiveRun]] = {}
-    for bot_id, *row in tx.all(LIVE_RUNS_OF_BOTS, bots=bot_ids) if bot_ids else ():
-        found.setdefault(bot_id, []).append(LiveRun(*row))
+def live_runs(tx: Tx, bot_ids: Sequence[str], group_id: int | None) -> dict[str, list[BotTask]]:
+    """The live runs of a group on each of these bots that has live runs."""
+    found: dict[str, list[BotTask]] = {}
+    for row in tx.all(LIVE_RUNS_OF_BOTS, bots=bot_ids) if bot_ids else ():
+        *_, group, bot_id = row
+        found.setdefault(bot_id, []).extend([LIVE_RUN(row)] if group_id in (None, group) else ())
     return found
 
 
-class RunLine(Struct, frozen=True):
-    """A run in a list."""
-
-    task_id: int
-    run: int
-    resource_group_id: int
-    name: str
-    state: str
-    reason: str
-    claimed_at: Micros
-    started_at: Micros | None
-    ended_at: Micros | None
-    exit_code: int | None
-    duration: float | None
-
-
-_RUN_LINE = """u.task_id, u.run, u.resource_group_id, r.name, u.state, u.reason, u.claimed_at, u.started_at, u.ended_at,
-    u.exit_code, u.duration"""
+RUN = Selection(BotRun, "u", run=("u.task_id", "u.run"), name="r.name")
 # Two statements: the index of a bot's runs has ended runs in the order of their tasks; live runs are few.
-ENDED_RUNS = f"""
-    SELECT {_RUN_LINE} FROM task_runs u JOIN task_requests r ON r.id = u.task_id
-     WHERE u.bot_id = :bot AND u.due_at IS NULL AND u.task_id < :before
-     ORDER BY u.task_id DESC, u.run DESC LIMIT :n
-"""
-LIVE_RUNS = f"""
-    SELECT {_RUN_LINE} FROM task_runs u JOIN task_requests r ON r.id = u.task_id
-     WHERE u.bot_id = :bot AND u.due_at IS NOT NULL AND u.task_id < :before
-     ORDER BY u.task_id DESC, u.run DESC LIMIT :n
-"""
+_RUNS = f"SELECT {RUN.columns}, u.resource_group_id FROM task_runs u JOIN task_requests r ON r.id = u.task_id"
+_ORDER = "u.task_id < :before ORDER BY u.task_id DESC, u.run DESC LIMIT :n"
+ENDED_RUNS = f"{_RUNS} WHERE u.bot_id = :bot AND u.due_at IS NULL AND {_ORDER}"
+LIVE_RUNS = f"{_RUNS} WHERE u.bot_id = :bot AND u.due_at IS NOT NULL AND {_ORDER}"
 
 
-def runs_of_bot(tx: Tx, bot_id: str, *, group_id: int | None, before: int, n: int) -> tuple[list[RunLine], int | None]:
+def runs_of_bot(tx: Tx, bot_id: str, *, group_id: int | None, before: int, n: int) -> tuple[list[BotRun], int | None]:
     """The runs of a bot, newest task first, and the task to continue before; None at the end.
 
     A page ends between two tasks: it may have up to 255 more than n runs.
     """
-    limit = n + RUN_CAP
-    found = [
-        RunLine(*row) for sql in (LIVE_RUNS, ENDED_RUNS) for row in tx.all(sql, bot=bot_id, before=before, n=limit)
-    ]
-    found.sort(key=lambda line: (line.task_id, line.run), reverse=True)
-    last = found[n - 1].task_id if len(found) > n else None
-    page = [line for line in found if last is None or line.task_id >= last]
-    return [line for line in page if group_id in (None, line.resource_group_id)], last
+    given = {"bot": bot_id, "before": before, "n": n + RUN_CAP}
+    rows = [row for text in (LIVE_RUNS, ENDED_RUNS) for row in tx.all(text, **given)]
+    rows.sort(key=lambda row: (row[0], row[1]), reverse=True)
+    last = rows[n - 1][0] if len(rows) > n else None
+    page = [row for row in rows if last is None or row[0] >= last]
+    return [RUN(row) for row in page if group_id in (None, row[-1])], last

@@ -7,6 +7,8 @@ from msgspec import Struct
 from myrmidon.model.ids import Micros
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.views.pool_filter import PoolFilter, pool_condition
+from myrmidon.store.views.selection import CREATED_AT, GROUP_NAME, Selection
+from myrmidon.wire.queues import QueueInfo
 
 STATUSES = ("dead", "silent", "quarantined", "maintenance", "draining", "busy", "idle")
 """In the order in which they apply."""
@@ -36,22 +38,18 @@ def bots_by_version(tx: Tx, pools: PoolFilter | None) -> dict[str, int]:
     return {version: int(num) for version, num in rows}
 
 
-class DeepQueue(Struct, frozen=True):
-    """A queue with waiting tasks; ``oldest`` is the id of the oldest one."""
-
-    id: int
-    resource_group_id: int
-    pool: str
-    dimensions: str
-    num_ready: int
-    oldest: int
-    num_bots: int
-
-
-_DEEPEST = """
-    SELECT q.queue, d.resource_group_id, d.pool, d.dimensions, q.num_ready, q.oldest,
-           (SELECT COUNT(*) FROM bot_task_dimensions m JOIN bots b ON b.id = m.bot_id
-             WHERE m.queue = q.queue AND b.serving = 1)
+QUEUE = Selection(
+    QueueInfo,
+    "d",
+    group=GROUP_NAME.format("d"),
+    num_ready="q.num_ready",
+    oldest_at=CREATED_AT.format("q.oldest"),
+    num_bots="""(SELECT COUNT(*) FROM bot_task_dimensions m JOIN bots b ON b.id = m.bot_id
+        WHERE m.queue = q.queue AND b.serving = 1)""",
+    used_at=CREATED_AT.format("q.oldest"),
+)
+_DEEPEST = f"""
+    SELECT {QUEUE.columns}
       FROM (SELECT queue, COUNT(*) AS num_ready, MIN(task_id) AS oldest FROM task_to_run GROUP BY queue) q
       JOIN task_dimensions d ON d.id = q.queue
 """
@@ -59,10 +57,11 @@ DEEPEST = f"{_DEEPEST} ORDER BY q.num_ready DESC, q.queue LIMIT :n"
 DEEPEST_OF_GROUP = f"{_DEEPEST} WHERE d.resource_group_id = :resource_group ORDER BY q.num_ready DESC, q.queue LIMIT :n"
 
 
-def deepest_queues(tx: Tx, *, group_id: int | None, n: int) -> list[DeepQueue]:
-    """The queues with the most waiting tasks."""
-    rows = tx.all(DEEPEST, n=n) if group_id is None else tx.all(DEEPEST_OF_GROUP, resource_group=group_id, n=n)
-    return [DeepQueue(*row) for row in rows]
+def deepest_queues(tx: Tx, *, group_id: int | None, n: int) -> list[QueueInfo]:
+    """The queues with the most waiting tasks; each was used when its oldest task was submitted, or later."""
+    if group_id is None:
+        return QUEUE.read(tx, DEEPEST, n=n)
+    return QUEUE.read(tx, DEEPEST_OF_GROUP, resource_group=group_id, n=n)
 
 
 _RUNNING = "SELECT COUNT(*) FROM task_runs WHERE due_at IS NOT NULL"

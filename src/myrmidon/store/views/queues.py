@@ -1,46 +1,28 @@
 """Lists of queues and pools."""
 
-from msgspec import Struct
-
 from myrmidon.model.ids import Micros
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.views.selection import CREATED_AT, GROUP_NAME, Selection
+from myrmidon.wire.queues import PoolInfo, QueueInfo
+
+QUEUE = Selection(
+    QueueInfo,
+    "d",
+    group=GROUP_NAME.format("d"),
+    num_ready="(SELECT COUNT(*) FROM task_to_run r WHERE r.queue = d.id)",
+    oldest_at=CREATED_AT.format("(SELECT MIN(r.task_id) FROM task_to_run r WHERE r.queue = d.id)"),
+    num_bots="""(SELECT COUNT(*) FROM bot_task_dimensions m JOIN bots b ON b.id = m.bot_id
+        WHERE m.queue = d.id AND b.serving = 1)""",
+)
+_QUEUES = f"SELECT {QUEUE.columns} FROM task_dimensions d WHERE d.id > :after"
+QUEUES = f"{_QUEUES} ORDER BY d.id LIMIT :n"
+QUEUES_OF_GROUP = f"{_QUEUES} AND d.resource_group_id = :resource_group ORDER BY d.id LIMIT :n"
 
 
-class QueueLine(Struct, frozen=True):
-    """A queue with the numbers of its ready tasks and of the bots that serve it."""
-
-    id: int
-    resource_group_id: int
-    pool: str
-    dimensions: str
-    used_at: Micros
-    num_ready: int
-    oldest: int | None
-    num_bots: int
-
-
-QUEUES = """
-    SELECT d.id, d.resource_group_id, d.pool, d.dimensions, d.used_at,
-           (SELECT COUNT(*) FROM task_to_run r WHERE r.queue = d.id),
-           (SELECT MIN(r.task_id) FROM task_to_run r WHERE r.queue = d.id),
-           (SELECT COUNT(*) FROM bot_task_dimensions m JOIN bots b ON b.id = m.bot_id
-             WHERE m.queue = d.id AND b.serving = 1)
-      FROM task_dimensions d WHERE d.id > :after ORDER BY d.id LIMIT :n
-"""
-QUEUES_OF_GROUP = """
-    SELECT d.id, d.resource_group_id, d.pool, d.dimensions, d.used_at,
-           (SELECT COUNT(*) FROM task_to_run r WHERE r.queue = d.id),
-           (SELECT MIN(r.task_id) FROM task_to_run r WHERE r.queue = d.id),
-           (SELECT COUNT(*) FROM bot_task_dimensions m JOIN bots b ON b.id = m.bot_id
-             WHERE m.queue = d.id AND b.serving = 1)
-      FROM task_dimensions d WHERE d.id > :after AND d.resource_group_id = :resource_group ORDER BY d.id LIMIT :n
-"""
-
-
-def queues(tx: Tx, *, group_id: int | None, after: int, n: int) -> list[QueueLine]:
+def queues(tx: Tx, *, group_id: int | None, after: int, n: int) -> list[QueueInfo]:
     if group_id is None:
-        return [QueueLine(*row) for row in tx.all(QUEUES, after=after, n=n)]
-    return [QueueLine(*row) for row in tx.all(QUEUES_OF_GROUP, after=after, resource_group=group_id, n=n)]
+        return QUEUE.read(tx, QUEUES, after=after, n=n)
+    return QUEUE.read(tx, QUEUES_OF_GROUP, after=after, resource_group=group_id, n=n)
 
 
 DIMENSIONS = "SELECT id, dimensions, used_at FROM task_dimensions WHERE id > :after ORDER BY id LIMIT :n"
@@ -68,9 +50,9 @@ BOTS_IN_POOL = """
 """
 
 
-def pools(tx: Tx, *, after: str, n: int) -> list[tuple[str, str, Micros, int]]:
-    """Name, order, ageing and number of live bots of each pool."""
-    return [(name, order, ageing, bots_in_pool(tx, name)) for name, order, ageing in tx.all(POOLS, after=after, n=n)]
+def pools(tx: Tx, *, after: str, n: int) -> list[PoolInfo]:
+    rows = tx.all(POOLS, after=after, n=n)
+    return [PoolInfo(name, order, ageing, bots_in_pool(tx, name)) for name, order, ageing in rows]
 
 
 def bots_in_pool(tx: Tx, pool: str) -> int:

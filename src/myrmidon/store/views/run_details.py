@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from myrmidon.model.ids import RUN_CAP, Micros
-from myrmidon.model.task_result import PerformanceStats, TaskRun
+from myrmidon.model.task_result import TaskRun
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.views.selection import Selection
+from myrmidon.wire.tasks import RunStats
 
 
 class BotAtRun(Struct, frozen=True, gc=False):
@@ -52,20 +54,12 @@ def running(tx: Tx, task_id: int, run: int) -> RunningRun | None:
     return RunningRun(*row) if row else None
 
 
-STATS = """
-    SELECT task_id, run, bot_overhead, cache_trim, package_installation, named_caches_install,
-           named_caches_uninstall, cleanup, isolated_download, isolated_upload
-      FROM performance_stats WHERE task_id {in:ids}
-"""
-_STATS_FIELDS = PerformanceStats.__struct_fields__
+STATS_OF_RUN = Selection(RunStats, "p")
+STATS = f"SELECT {STATS_OF_RUN.columns}, p.task_id, p.run FROM performance_stats p WHERE p.task_id {{in:ids}}"
 
 
-def stats(tx: Tx, task_ids: Sequence[int]) -> dict[tuple[int, int], PerformanceStats]:
-    found = tx.all(STATS, ids=task_ids) if task_ids else ()
-    return {
-        (task_id, run): PerformanceStats(**dict(zip(_STATS_FIELDS, given, strict=True)))
-        for task_id, run, *given in found
-    }
+def stats(tx: Tx, task_ids: Sequence[int]) -> dict[tuple[int, int], RunStats]:
+    return {row[-2:]: STATS_OF_RUN(row) for row in tx.all(STATS, ids=task_ids)} if task_ids else {}
 
 
 ANY_OUTPUT = "SELECT 1 FROM task_runs WHERE stdout_size > 0 OR stderr_size > 0 LIMIT 1"

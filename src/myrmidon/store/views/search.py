@@ -1,9 +1,9 @@
 """Finds tasks, jobs, bots and tags by the beginning or a part of their names; every search reads few rows."""
 
-from msgspec import Struct
-
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.views.pool_filter import PoolFilter, pool_condition
+from myrmidon.store.views.selection import Selection
+from myrmidon.wire.search import FoundItem
 
 SCAN_LIMIT = 20_000
 """Tasks whose names are compared: the newest ones."""
@@ -15,12 +15,8 @@ TAGGED_LIMIT = 200
 LAST_CHARACTER = "\U0010ffff"
 
 
-class Found(Struct, frozen=True):
-    """A task or a job."""
-
-    id: int
-    name: str
-    state: str
+TASK = Selection(FoundItem, "t", name="r.name")
+JOB = Selection(FoundItem, "jobs")
 
 
 def pattern(text: str) -> str:
@@ -30,7 +26,7 @@ def pattern(text: str) -> str:
 
 
 FLOOR = "SELECT id FROM task_results ORDER BY id DESC LIMIT 1 OFFSET :limit"
-_TASKS = "SELECT t.id, r.name, t.state FROM task_results t JOIN task_requests r ON r.id = t.id"
+_TASKS = f"SELECT {TASK.columns} FROM task_results t JOIN task_requests r ON r.id = t.id"
 _SCOPE = "t.seq > 0 AND (:any_group = 1 OR t.resource_group_id = :resource_group)"
 # Both ids are bounded: PostgreSQL does not infer one bound from the other.
 TASKS_BY_NAME = f"""
@@ -38,7 +34,7 @@ TASKS_BY_NAME = f"""
      ORDER BY t.id DESC LIMIT :n
 """
 TASKS_BY_ID = f"{_TASKS} WHERE t.id >= :low AND t.id < :high AND {_SCOPE} ORDER BY t.id DESC LIMIT :n"
-_JOBS = "SELECT id, name, state FROM jobs"
+_JOBS = f"SELECT {JOB.columns} FROM jobs"
 _JOB_SCOPE = "staged = 0 AND (:any_group = 1 OR resource_group_id = :resource_group)"
 JOB_FLOOR = "SELECT id FROM jobs ORDER BY id DESC LIMIT 1 OFFSET :limit"
 JOBS_BY_NAME = f"""
@@ -56,26 +52,26 @@ def _floor(tx: Tx, sql: str, limit: int) -> int:
     return row[0] if row else 0
 
 
-def tasks_by_name(tx: Tx, text: str, *, group_id: int | None, n: int) -> list[Found]:
+def tasks_by_name(tx: Tx, text: str, *, group_id: int | None, n: int) -> list[FoundItem]:
     """Search the newest tasks for names that contain the text, newest first."""
     given = {"floor": _floor(tx, FLOOR, SCAN_LIMIT), "pattern": pattern(text), "n": n}
-    return [Found(*row) for row in tx.all(TASKS_BY_NAME, **given, **_scope(group_id))]
+    return TASK.read(tx, TASKS_BY_NAME, **given, **_scope(group_id))
 
 
-def tasks_by_id(tx: Tx, low: int, high: int, *, group_id: int | None, n: int) -> list[Found]:
+def tasks_by_id(tx: Tx, low: int, high: int, *, group_id: int | None, n: int) -> list[FoundItem]:
     """Tasks with low <= id < high, newest first."""
-    return [Found(*row) for row in tx.all(TASKS_BY_ID, low=low, high=high, n=n, **_scope(group_id))]
+    return TASK.read(tx, TASKS_BY_ID, low=low, high=high, n=n, **_scope(group_id))
 
 
-def jobs_by_name(tx: Tx, text: str, *, group_id: int | None, n: int) -> list[Found]:
+def jobs_by_name(tx: Tx, text: str, *, group_id: int | None, n: int) -> list[FoundItem]:
     """Search the newest jobs for names that contain the text, newest first."""
     given = {"floor": _floor(tx, JOB_FLOOR, JOB_SCAN_LIMIT), "pattern": pattern(text), "n": n}
-    return [Found(*row) for row in tx.all(JOBS_BY_NAME, **given, **_scope(group_id))]
+    return JOB.read(tx, JOBS_BY_NAME, **given, **_scope(group_id))
 
 
-def jobs_by_id(tx: Tx, low: int, high: int, *, group_id: int | None, n: int) -> list[Found]:
+def jobs_by_id(tx: Tx, low: int, high: int, *, group_id: int | None, n: int) -> list[FoundItem]:
     """Jobs with low <= id < high, newest first."""
-    return [Found(*row) for row in tx.all(JOBS_BY_ID, low=low, high=high, n=n, **_scope(group_id))]
+    return JOB.read(tx, JOBS_BY_ID, low=low, high=high, n=n, **_scope(group_id))
 
 
 def bots(tx: Tx, text: str, pools: PoolFilter | None, *, n: int) -> list[str]:

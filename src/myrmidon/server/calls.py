@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from enum import StrEnum
 from inspect import isfunction
-from typing import Any, TypeAlias, get_type_hints
+from typing import Any, TypeAlias, TypeVar, get_type_hints
 
 from msgspec import Struct, structs
 
@@ -140,6 +140,7 @@ class Answer(Struct, kw_only=True):
 Handler: TypeAlias = Callable[[Any, Call], Awaitable[Any]]
 """Takes the ServerContext and the call; returns a struct, bytes, an async iterator of bytes (an event stream) or an
 Answer; raises MyrmidonError."""
+H = TypeVar("H", bound=Handler)
 
 
 class Route(Struct, frozen=True):
@@ -196,6 +197,19 @@ def accepts(header: str, encoding: str) -> bool:
         name.strip() == encoding and weight.strip().removeprefix("q=") not in ("0", "0.0", "0.00", "0.000")
         for name, _, weight in parts
     )
+
+
+class Routes(list[Route]):
+    """The routes of a module: ``@ROUTES.add(...)`` stands before each handler."""
+
+    def add(self, method: str, path: str, who: frozenset[Role], summary: str, **more: Any) -> Callable[[H], H]:
+        """Add the decorated handler; ``more`` are the other fields of its Route."""
+
+        def add(handler: H) -> H:
+            self.append(Route(method, path, handler, who, summary, **more))
+            return handler
+
+        return add
 
 
 def _answer_of(handler: Handler) -> type[Struct] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from myrmidon.model.ids import show_run
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import LAST_ID
-from myrmidon.server.calls import READERS, Call, Route
+from myrmidon.server.calls import READERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.server.usecases.bots import count_dimensions, visible_events
@@ -22,7 +22,10 @@ from myrmidon.wire.bots import (
 )
 from myrmidon.wire.fields import PageQuery
 
+ROUTES = Routes()
 
+
+@ROUTES.add("GET", "/api/v1/bots/{id}/events", READERS, "List events of a bot", query=PageQuery)
 async def list_events(context: ServerContext, call: Call) -> BotEventList:
     """Events of a bot, newest first. They are kept after the bot was deleted, until the retention time ends.
 
@@ -46,6 +49,7 @@ def _event_info(event: HistoryEntry) -> BotEventInfo:
     return BotEventInfo(event.at, event.kind, event.message, run, event.version)
 
 
+@ROUTES.add("GET", "/api/v1/bots/{id}/tasks", READERS, "List runs of a bot", query=PageQuery)
 async def list_runs(context: ServerContext, call: Call) -> BotRunList:
     """Runs of a bot in the caller's resource group, newest task first."""
     bot_id, query = call.params["id"], call.query
@@ -62,6 +66,7 @@ async def list_runs(context: ServerContext, call: Call) -> BotRunList:
 # ---------------------------------------------------------------- dimensions
 
 
+@ROUTES.add("GET", "/api/v1/bots/dimensions", READERS, "Count the dimensions of bots", query=DimensionsQuery)
 async def list_dimensions(context: ServerContext, call: Call) -> DimensionList:
     """The dimensions of the bots that the caller may see, with the number of bots for each value.
 
@@ -69,17 +74,3 @@ async def list_dimensions(context: ServerContext, call: Call) -> DimensionList:
     """
     counts, counted_at = await count_dimensions(context, call.who, call.query.pool)
     return DimensionList([DimensionInfo(key, values) for key, values in counts.items()], counted_at)
-
-
-ROUTES = (
-    Route(
-        "GET",
-        "/api/v1/bots/dimensions",
-        list_dimensions,
-        READERS,
-        "Count the dimensions of bots",
-        query=DimensionsQuery,
-    ),
-    Route("GET", "/api/v1/bots/{id}/events", list_events, READERS, "List events of a bot", query=PageQuery),
-    Route("GET", "/api/v1/bots/{id}/tasks", list_runs, READERS, "List runs of a bot", query=PageQuery),
-)

@@ -13,7 +13,7 @@ from myrmidon.server.calls import (
     ADMINS,
     READERS,
     Call,
-    Route,
+    Routes,
 )
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
@@ -40,10 +40,13 @@ from myrmidon.wire.bots import (
 )
 from myrmidon.wire.fields import Done
 
+ROUTES = Routes()
+
 Busy: TypeAlias = Mapping[str, list[BotTask]]
 """What the caller may see of the running runs, by bot id."""
 
 
+@ROUTES.add("GET", "/api/v1/bots", READERS, "List bots", query=BotQuery)
 async def list_bots(context: ServerContext, call: Call) -> BotList:
     """Bots that match all filters, ordered by id."""
     query: BotQuery = call.query
@@ -63,6 +66,7 @@ async def list_bots(context: ServerContext, call: Call) -> BotList:
     return BotList([_summary(context, bot, busy, visible) for bot in rows], cursor)
 
 
+@ROUTES.add("GET", "/api/v1/bots/{id}", READERS, "Get a bot")
 async def get_bot(context: ServerContext, call: Call) -> BotInfo:
     """A bot in full."""
     bot_id = call.params["id"]
@@ -134,6 +138,14 @@ def _get(tx: Tx, bot_id: str) -> Bot:
     return bot
 
 
+@ROUTES.add(
+    "POST",
+    "/api/v1/bots/{id}/quarantine",
+    ADMINS,
+    "Quarantine a bot, or end its quarantine",
+    body=QuarantineBody,
+    mutates=True,
+)
 async def quarantine_bot(context: ServerContext, call: Call) -> BotChanged:
     """Quarantine a bot, or end its quarantine. A quarantined bot gets no new tasks; its runs continue."""
     bot_id, reason, now = call.params["id"], call.body.reason, context.now()
@@ -148,6 +160,7 @@ async def quarantine_bot(context: ServerContext, call: Call) -> BotChanged:
     return _changed(bot)
 
 
+@ROUTES.add("POST", "/api/v1/bots/{id}/drain", ADMINS, "Drain a bot, or stop draining it", body=DrainBody, mutates=True)
 async def drain_bot(context: ServerContext, call: Call) -> BotChanged:
     """Drain a bot, or stop draining it. A draining bot finishes its runs and gets no new tasks."""
     bot_id, draining, now = call.params["id"], call.body.draining, context.now()
@@ -162,6 +175,9 @@ async def drain_bot(context: ServerContext, call: Call) -> BotChanged:
     return _changed(bot)
 
 
+@ROUTES.add(
+    "POST", "/api/v1/bots/{id}/terminate", ADMINS, "Terminate a bot after its runs", body=TerminateBody, mutates=True
+)
 async def terminate_bot(context: ServerContext, call: Call) -> BotChanged:
     """Let a bot finish its runs and then exit. Idempotent."""
     bot_id = call.params["id"]
@@ -170,6 +186,7 @@ async def terminate_bot(context: ServerContext, call: Call) -> BotChanged:
     return BotChanged(bot.id, bool(bot.alive), bool(bot.draining), bot.quarantined, task_id)
 
 
+@ROUTES.add("DELETE", "/api/v1/bots/{id}", ADMINS, "Delete a bot", query=DeleteQuery, mutates=True)
 async def delete_bot(context: ServerContext, call: Call) -> Done:
     """Delete a bot that is dead, and end its credentials; its events are kept. Idempotent."""
     query: DeleteQuery = call.query
@@ -177,6 +194,7 @@ async def delete_bot(context: ServerContext, call: Call) -> Done:
     return Done()
 
 
+@ROUTES.add("POST", "/api/v1/bots/{id}/revoke", ADMINS, "Revoke the credentials of a bot", mutates=True)
 async def revoke_bot(context: ServerContext, call: Call) -> BotChanged:
     """End the credentials of a bot; it must be introduced again. At once on this server, within seconds on others."""
     bot_id, now = call.params["id"], context.now()
@@ -189,38 +207,3 @@ async def revoke_bot(context: ServerContext, call: Call) -> BotChanged:
     bot = await context.db.write(revoke)
     context.hub.recheck(bot_id)
     return _changed(bot)
-
-
-ROUTES = (
-    Route("GET", "/api/v1/bots", list_bots, READERS, "List bots", query=BotQuery),
-    Route("GET", "/api/v1/bots/{id}", get_bot, READERS, "Get a bot"),
-    Route(
-        "POST",
-        "/api/v1/bots/{id}/quarantine",
-        quarantine_bot,
-        ADMINS,
-        "Quarantine a bot, or end its quarantine",
-        body=QuarantineBody,
-        mutates=True,
-    ),
-    Route(
-        "POST",
-        "/api/v1/bots/{id}/drain",
-        drain_bot,
-        ADMINS,
-        "Drain a bot, or stop draining it",
-        body=DrainBody,
-        mutates=True,
-    ),
-    Route(
-        "POST",
-        "/api/v1/bots/{id}/terminate",
-        terminate_bot,
-        ADMINS,
-        "Terminate a bot after its runs",
-        body=TerminateBody,
-        mutates=True,
-    ),
-    Route("POST", "/api/v1/bots/{id}/revoke", revoke_bot, ADMINS, "Revoke the credentials of a bot", mutates=True),
-    Route("DELETE", "/api/v1/bots/{id}", delete_bot, ADMINS, "Delete a bot", query=DeleteQuery, mutates=True),
-)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from myrmidon.model.errors import Conflict, NotFound
-from myrmidon.server.calls import ADMINS, Call, Route
+from myrmidon.server.calls import ADMINS, Call, Routes
 from myrmidon.server.config.config_folder import MAX_FILE_BYTES, FleetConfig, build_config, check_files
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import config_sync
@@ -14,11 +14,14 @@ from myrmidon.store.tables import settings_version as configs
 from myrmidon.store.tables.settings_version import FOLDER, Version
 from myrmidon.wire.config import ConfigChange, ConfigChanged, FleetSettings, History, HistoryQuery, VersionInfo
 
+ROUTES = Routes()
+
 _LAST = (1 << 63) - 1
 MAX_CHANGE_BYTES = 8 * MAX_FILE_BYTES
 """Room for some files of the largest size, which JSON may make larger."""
 
 
+@ROUTES.add("GET", "/api/v1/config", ADMINS, "Get the configuration")
 async def get_config(context: ServerContext, call: Call) -> FleetSettings:
     """The newest configuration of all servers, without the contents of its files."""
     folder = await context.db.read(configs.current)
@@ -34,6 +37,13 @@ async def get_config(context: ServerContext, call: Call) -> FleetSettings:
     )
 
 
+@ROUTES.add(
+    "GET",
+    "/api/v1/config/history",
+    ADMINS,
+    "List versions of the configuration or of one of its files",
+    query=HistoryQuery,
+)
 async def list_history(context: ServerContext, call: Call) -> History:
     """All versions of a file with their contents, or of the folder without; newest first."""
     query: HistoryQuery = call.query
@@ -47,6 +57,15 @@ async def list_history(context: ServerContext, call: Call) -> History:
     return History([_info(version, with_content=kind != FOLDER) for version in versions], cursor)
 
 
+@ROUTES.add(
+    "POST",
+    "/api/v1/config",
+    ADMINS,
+    "Change files of the configuration",
+    body=ConfigChange,
+    body_limit=MAX_CHANGE_BYTES,
+    mutates=True,
+)
 async def change_config(context: ServerContext, call: Call) -> ConfigChanged:
     """Check a change of some files together with the other active ones, and activate it for all servers."""
     body: ConfigChange = call.body
@@ -80,26 +99,3 @@ async def _activate(context: ServerContext, call: Call, config: FleetConfig, pos
 def _info(version: Version, *, with_content: bool) -> VersionInfo:
     content = version.content if with_content else None
     return VersionInfo(version=version.version, created_at=version.created_at, who=version.who, content=content)
-
-
-ROUTES = (
-    Route("GET", "/api/v1/config", get_config, ADMINS, "Get the configuration"),
-    Route(
-        "POST",
-        "/api/v1/config",
-        change_config,
-        ADMINS,
-        "Change files of the configuration",
-        body=ConfigChange,
-        body_limit=MAX_CHANGE_BYTES,
-        mutates=True,
-    ),
-    Route(
-        "GET",
-        "/api/v1/config/history",
-        list_history,
-        ADMINS,
-        "List versions of the configuration or of one of its files",
-        query=HistoryQuery,
-    ),
-)

@@ -15,12 +15,14 @@ from msgspec import Struct
 
 from myrmidon.model.validation import MAX_INT64
 from myrmidon.relays import messages
-from myrmidon.server.calls import READERS, Answer, Call, Route
+from myrmidon.server.calls import READERS, Answer, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id
 from myrmidon.server.waiting.event_feed import StreamedEvent
 from myrmidon.wire.events import EventsQuery
+
+ROUTES = Routes()
 
 KEEP_ALIVE_S = 15.0
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -43,6 +45,16 @@ class Filter(Struct, frozen=True):
         )
 
 
+@ROUTES.add(
+    "GET",
+    "/api/v1/events",
+    READERS,
+    "Stream events of tasks and jobs",
+    query=EventsQuery,
+    media="text/event-stream",
+    waits=True,
+    streams_events=True,
+)
 async def events(context: ServerContext, call: Call) -> Answer:
     """Stream events of tasks and jobs."""
     query: EventsQuery = call.query
@@ -91,18 +103,3 @@ async def _stream(context: ServerContext, position: int, wanted: Filter) -> Asyn
                 keep_alive_at = clock() + KEEP_ALIVE_S
     finally:
         hub.num_event_streams -= 1
-
-
-ROUTES = (
-    Route(
-        "GET",
-        "/api/v1/events",
-        events,
-        READERS,
-        "Stream events of tasks and jobs",
-        query=EventsQuery,
-        media="text/event-stream",
-        waits=True,
-        streams_events=True,
-    ),
-)

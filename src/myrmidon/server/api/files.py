@@ -7,13 +7,24 @@ from functools import partial
 
 from myrmidon.files.folder import FileFolder
 from myrmidon.model.errors import NotFound
-from myrmidon.server.calls import JOB_WRITERS, READERS, Answer, Call, Route, StreamedBody
+from myrmidon.server.calls import JOB_WRITERS, READERS, Answer, Call, Routes, StreamedBody
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.files import send_file, store_file
 from myrmidon.store.tables import stored_file
 from myrmidon.wire.files import MAX_FILE_BYTES, FileQuery, FileRef, FindMissing, MissingFiles, StoredFile
 
+ROUTES = Routes()
 
+
+@ROUTES.add(
+    "POST",
+    "/api/v1/files/missing",
+    JOB_WRITERS,
+    "Find out which files must be uploaded",
+    body=FindMissing,
+    mutates=True,
+    quiet=True,
+)
 async def find_missing(context: ServerContext, call: Call) -> MissingFiles:
     """Which files the resource group has to upload. Those that it has are kept for another day at least."""
     body: FindMissing = call.body
@@ -32,6 +43,17 @@ def _missing(folder: FileFolder, files: Sequence[FileRef], sizes: Mapping[str, i
     return sorted(missing)
 
 
+@ROUTES.add(
+    "PUT",
+    "/api/v1/files/{digest}",
+    JOB_WRITERS,
+    "Upload a file",
+    body=StreamedBody,
+    query=FileQuery,
+    mutates=True,
+    quiet=True,
+    body_limit=MAX_FILE_BYTES,
+)
 async def upload_file(context: ServerContext, call: Call) -> StoredFile:
     """Store a file of at most 64 MiB under the SHA-256 digest of its content. Storing it again changes nothing."""
     query: FileQuery = call.query
@@ -39,6 +61,9 @@ async def upload_file(context: ServerContext, call: Call) -> StoredFile:
     return await store_file(context, call, group_id)
 
 
+@ROUTES.add(
+    "GET", "/api/v1/files/{digest}", READERS, "Download a file", query=FileQuery, media="application/octet-stream"
+)
 async def download_file(context: ServerContext, call: Call) -> Answer:
     """The content of a file that the resource group has, such as the code of a function."""
     query: FileQuery = call.query
@@ -48,38 +73,3 @@ async def download_file(context: ServerContext, call: Call) -> Answer:
     if digest not in sizes:
         raise NotFound("file", digest[:64])
     return await send_file(context, digest)
-
-
-ROUTES = (
-    Route(
-        "GET",
-        "/api/v1/files/{digest}",
-        download_file,
-        READERS,
-        "Download a file",
-        query=FileQuery,
-        media="application/octet-stream",
-    ),
-    Route(
-        "POST",
-        "/api/v1/files/missing",
-        find_missing,
-        JOB_WRITERS,
-        "Find out which files must be uploaded",
-        body=FindMissing,
-        mutates=True,
-        quiet=True,
-    ),
-    Route(
-        "PUT",
-        "/api/v1/files/{digest}",
-        upload_file,
-        JOB_WRITERS,
-        "Upload a file",
-        body=StreamedBody,
-        query=FileQuery,
-        mutates=True,
-        quiet=True,
-        body_limit=MAX_FILE_BYTES,
-    ),
-)

@@ -8,7 +8,7 @@ from myrmidon.model.errors import WrongState
 from myrmidon.model.ids import show_task
 from myrmidon.model.task_request import properties_from_json
 from myrmidon.model.value import Value
-from myrmidon.server.calls import READERS, Call, Route
+from myrmidon.server.calls import READERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id
 from myrmidon.store.engine.db import Tx
@@ -16,7 +16,10 @@ from myrmidon.store.tables import job_code, task_request
 from myrmidon.store.tables import value as values
 from myrmidon.wire.function_calls import CallInput, CallValue, FunctionCall
 
+ROUTES = Routes()
 
+
+@ROUTES.add("GET", "/api/v1/tasks/{id}/call", READERS, "Get the function call of a task")
 async def get_call(context: ServerContext, call: Call) -> FunctionCall:
     """The function that a task calls, with its code and its arguments."""
     task_id = parse_path_id(call.params["id"])[0]
@@ -55,15 +58,3 @@ def _input(value: Value) -> CallInput:
         size=value.size,
         parts=parts if value.parts is not None else None,
     )
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/api/v1/tasks/{id}/call",
-        call=get_call,
-        who=READERS,
-        out=FunctionCall,
-        summary="Get the function call of a task",
-    ),
-)

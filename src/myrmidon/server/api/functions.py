@@ -9,7 +9,7 @@ from myrmidon.model.ids import created_ms, show_task
 from myrmidon.model.states import FINAL, TaskState
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import percentile
-from myrmidon.server.calls import READERS, Call, Route
+from myrmidon.server.calls import READERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.run_errors import shown_errors
 from myrmidon.store.engine.db import Tx
@@ -25,6 +25,8 @@ from myrmidon.wire.function_stats import (
 )
 from myrmidon.wire.functions import FunctionError
 
+ROUTES = Routes()
+
 NOT_FAILED = (TaskState.SUCCEEDED, TaskState.CANCELLED, TaskState.KILLED)
 MAX_TASKS = 50
 MAX_ERRORS = 500
@@ -32,6 +34,7 @@ MAX_ERRORS = 500
 MAX_LINE = 200
 
 
+@ROUTES.add("GET", "/api/v1/functions", READERS, "List functions with durations and failures")
 async def list_functions(context: ServerContext, call: Call) -> FunctionList:
     """Functions that recent tasks have run, those with the most tasks first."""
     scope = await context.groups.scope_of(call)
@@ -42,6 +45,7 @@ async def list_functions(context: ServerContext, call: Call) -> FunctionList:
     return FunctionList(sorted(found, key=lambda one: (-one.num_tasks, one.name)))
 
 
+@ROUTES.add("GET", "/api/v1/functions/{name}", READERS, "Get a function with its failures and newest tasks")
 async def get_function(context: ServerContext, call: Call) -> FunctionInfo:
     """One function: durations, failures by exception, versions, and its newest tasks."""
     name = call.params["name"]
@@ -129,11 +133,3 @@ def _summary(name: str, tasks: Sequence[FunctionTask]) -> FunctionSummary:
         p95_s=percentile(times, 95),
         last_at=created_ms(tasks[0].id) * 1000,
     )
-
-
-ROUTES = (
-    Route("GET", "/api/v1/functions", list_functions, READERS, "List functions with durations and failures"),
-    Route(
-        "GET", "/api/v1/functions/{name}", get_function, READERS, "Get a function with its failures and newest tasks"
-    ),
-)

@@ -13,7 +13,7 @@ from myrmidon.model.ids import Micros, created_ms
 from myrmidon.scheduler import maintenance, servers
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import ANY_TOKEN
-from myrmidon.server.calls import ANYONE, READERS, Answer, Call, Route
+from myrmidon.server.calls import ANYONE, READERS, Answer, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.server.settings import seconds
@@ -22,17 +22,21 @@ from myrmidon.store.tables import sink, stored_file, webhook
 from myrmidon.store.views import metrics as store_metrics
 from myrmidon.wire.health import Health, ServerInfo, ServerLine, ServerList
 
+ROUTES = Routes()
+
 VERSION = version("myrmidon")
 READY_TIMEOUT_S = 3.0
 SINK_BEHIND_S = 10.0
 """A sink whose oldest unconfirmed event is older than this is reported."""
 
 
+@ROUTES.add("GET", "/healthz", ANYONE, "Liveness", vital=True)
 async def healthz(context: ServerContext, call: Call) -> Health:
     """Liveness: the process answers. The database is not checked: a restart of this server would not repair it."""
     return Health(ok=True)
 
 
+@ROUTES.add("GET", "/readyz", ANYONE, "Readiness", out=Health, vital=True)
 async def readyz(context: ServerContext, call: Call) -> Answer:
     """Readiness: 200 if this server can do its work, 503 with a list of problems if not.
 
@@ -162,6 +166,9 @@ def _clock_problem(context: ServerContext, skew: Micros) -> str:
     return f"{problem}. If the clock is right, the server follows it in {wait // SECOND} s, or when it is restarted"
 
 
+@ROUTES.add(
+    "GET", "/metrics", READERS, "Metrics for Prometheus", media="text/plain; version=0.0.4; charset=utf-8", vital=True
+)
 async def metrics(context: ServerContext, call: Call) -> bytes:
     """Metrics in Prometheus' text format; of pools only those that the caller may see."""
     now, visible = context.now(), visible_pools(context, call.who)
@@ -180,6 +187,7 @@ async def metrics(context: ServerContext, call: Call) -> bytes:
     )
 
 
+@ROUTES.add("GET", "/api/v1/server", ANY_TOKEN, "This server")
 async def server_info(context: ServerContext, call: Call) -> ServerInfo:
     """This server's version and time, and the caller's name, role and resource group."""
     return ServerInfo(
@@ -202,6 +210,7 @@ def _disk_free(context: ServerContext) -> int | None:
         return None
 
 
+@ROUTES.add("GET", "/api/v1/servers", READERS, "All servers")
 async def list_servers(context: ServerContext, call: Call) -> ServerList:
     """Servers that are running or were recently; ``alive`` is false for those without a recent heartbeat."""
     now = context.now()
@@ -218,20 +227,3 @@ async def list_servers(context: ServerContext, call: Call) -> ServerList:
         for server in await context.db.read(servers.list_servers)
     ]
     return ServerList(lines)
-
-
-ROUTES = (
-    Route("GET", "/healthz", healthz, ANYONE, "Liveness", vital=True),
-    Route("GET", "/readyz", readyz, ANYONE, "Readiness", out=Health, vital=True),
-    Route(
-        "GET",
-        "/metrics",
-        metrics,
-        READERS,
-        "Metrics for Prometheus",
-        media="text/plain; version=0.0.4; charset=utf-8",
-        vital=True,
-    ),
-    Route("GET", "/api/v1/server", server_info, ANY_TOKEN, "This server"),
-    Route("GET", "/api/v1/servers", list_servers, READERS, "All servers"),
-)

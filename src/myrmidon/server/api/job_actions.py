@@ -17,7 +17,7 @@ from myrmidon.scheduler import rerun as rerunning
 from myrmidon.scheduler import rerun_preview
 from myrmidon.scheduler.job_codes import replace_code
 from myrmidon.server.api.jobs import DOCUMENT_LIMIT, job_info
-from myrmidon.server.calls import JOB_READERS, JOB_WRITERS, WRITERS, Call, Handler, Route
+from myrmidon.server.calls import JOB_READERS, JOB_WRITERS, WRITERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import check_priority
 from myrmidon.server.usecases import jobs as job_usecases
@@ -29,6 +29,8 @@ from myrmidon.store.tables.job import Job
 from myrmidon.store.views import job_details
 from myrmidon.wire import job_actions as wire
 
+ROUTES = Routes()
+
 RECHECK_S = 5.0
 """How often a waiting call reads the job without a notification: another server may have changed it."""
 MAX_WAIT_S = 120.0
@@ -39,6 +41,15 @@ ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 # ---------------------------------------------------------------- grow
 
 
+@ROUTES.add(
+    "POST",
+    "/api/v1/jobs/{id}/extend",
+    JOB_WRITERS,
+    "Add tasks to a job",
+    body=wire.ExtendJob,
+    mutates=True,
+    body_limit=DOCUMENT_LIMIT,
+)
 async def extend_job(context: ServerContext, call: Call) -> wire.JobExtended:
     """Add tasks to a running job. Repeatable: tasks that the job already has are skipped."""
     job = await job_usecases.get_job(context, call, call.params["id"])
@@ -81,28 +92,42 @@ def _changed(job: Job) -> wire.JobChanged:
     )
 
 
+@ROUTES.add("POST", "/api/v1/jobs/{id}/seal", WRITERS, "Refuse further extensions of a job", mutates=True)
 async def seal_job(context: ServerContext, call: Call) -> wire.JobChanged:
     """Refuse further extensions of a job."""
     seal = partial(extending.seal, now=context.now(), ids=context.ids, rules=context.rules)
     return await _change(context, call, "seal", lambda tx, job: seal(tx, job.id, group_id=job.resource_group_id))
 
 
+@ROUTES.add("POST", "/api/v1/jobs/{id}/cancel", WRITERS, "Cancel a job", mutates=True)
 async def cancel_job(context: ServerContext, call: Call) -> wire.JobChanged:
     """Cancel a job and all its tasks; running ones are killed."""
     cancel = partial(cancelling.cancel_job, now=context.now(), ids=context.ids, rules=context.rules)
     return await _change(context, call, "cancel job", lambda tx, job: cancel(tx, job.id))
 
 
+@ROUTES.add("POST", "/api/v1/jobs/{id}/hold", WRITERS, "Hold tasks of a job", body=wire.SelectTasks, mutates=True)
 async def hold_job(context: ServerContext, call: Call) -> wire.JobChanged:
     """Keep one task, or all tasks of a job that have not started, from starting."""
     return await _hold_or_release(context, call, "hold", holding.hold, holding.hold_job)
 
 
+@ROUTES.add(
+    "POST", "/api/v1/jobs/{id}/release", WRITERS, "Release held tasks of a job", body=wire.SelectTasks, mutates=True
+)
 async def release_job(context: ServerContext, call: Call) -> wire.JobChanged:
     """Release one held task, or all of a job."""
     return await _hold_or_release(context, call, "release", holding.release, holding.release_job)
 
 
+@ROUTES.add(
+    "POST",
+    "/api/v1/jobs/{id}/priority",
+    WRITERS,
+    "Change the priority of tasks of a job",
+    body=wire.SetPriority,
+    mutates=True,
+)
 async def set_priority(context: ServerContext, call: Call) -> wire.JobChanged:
     """Change the priority of one task, or of all tasks of a job that have not ended."""
     body: wire.SetPriority = call.body
@@ -151,6 +176,7 @@ def task_of(tx: Tx, job: Job, label: str) -> int:
 # ---------------------------------------------------------------- rerun
 
 
+@ROUTES.add("POST", "/api/v1/jobs/{id}/rerun", WRITERS, "Run tasks of a job again", body=wire.RerunJob, mutates=True)
 async def rerun_job(context: ServerContext, call: Call) -> wire.JobRerun:
     """Run again what did not succeed, all tasks, or one task with what depends on it; or say what that would be."""
     body: wire.RerunJob = call.body
@@ -204,6 +230,9 @@ def _rerun(tx: Tx, context: ServerContext, job: Job, body: wire.RerunJob, now: i
 # ---------------------------------------------------------------- wait
 
 
+@ROUTES.add(
+    "POST", "/api/v1/jobs/{id}/wait", JOB_READERS, "Wait until a job has ended", body=wire.WaitForJob, waits=True
+)
 async def wait_for_job(context: ServerContext, call: Call) -> wire.JobWaited:
     """Wait until a job has ended, has changed since ``seq``, or the time is up."""
     body: wire.WaitForJob = call.body
@@ -223,36 +252,3 @@ async def wait_for_job(context: ServerContext, call: Call) -> wire.JobWaited:
 def _waited(tx: Tx, *, job_id: int, call: Call) -> wire.JobWaited:
     job = find_job(tx, show_task(job_id), scope=None, group_id=0)
     return wire.JobWaited(done=job.state in ENDED, seq=job.seq, job=job_info(tx, job))
-
-
-def _action(path: str, call: Handler, summary: str, body: object = None) -> Route:
-    return Route("POST", f"/api/v1/jobs/{{id}}/{path}", call, WRITERS, summary, body=body, mutates=True)
-
-
-ROUTES = (
-    Route(
-        "POST",
-        "/api/v1/jobs/{id}/extend",
-        extend_job,
-        JOB_WRITERS,
-        "Add tasks to a job",
-        body=wire.ExtendJob,
-        mutates=True,
-        body_limit=DOCUMENT_LIMIT,
-    ),
-    _action("seal", seal_job, "Refuse further extensions of a job"),
-    _action("cancel", cancel_job, "Cancel a job"),
-    _action("rerun", rerun_job, "Run tasks of a job again", wire.RerunJob),
-    _action("hold", hold_job, "Hold tasks of a job", wire.SelectTasks),
-    _action("priority", set_priority, "Change the priority of tasks of a job", wire.SetPriority),
-    _action("release", release_job, "Release held tasks of a job", wire.SelectTasks),
-    Route(
-        "POST",
-        "/api/v1/jobs/{id}/wait",
-        wait_for_job,
-        JOB_READERS,
-        "Wait until a job has ended",
-        body=wire.WaitForJob,
-        waits=True,
-    ),
-)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from msgspec import Struct, structs
 
 from myrmidon.scheduler.dedupe import work_hash
-from myrmidon.server.calls import READERS, Call, Route
+from myrmidon.server.calls import READERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
@@ -20,6 +20,8 @@ from myrmidon.store.tables.task_request import RequestRow, SliceRow
 from myrmidon.store.views import job_details, job_values
 from myrmidon.store.views.job_details import JobTaskLine
 from myrmidon.wire import job_compare as wire
+
+ROUTES = Routes()
 
 SLOWER_BY = 1.5
 SLOWER_BY_S = 1.0
@@ -34,6 +36,7 @@ _NOT_COMPARED = frozenset(
 Pair: TypeAlias = tuple[JobTaskLine | None, JobTaskLine | None]
 
 
+@ROUTES.add("GET", "/api/v1/jobs/{id}/compare", READERS, "Compare two jobs", query=wire.CompareQuery)
 async def compare_jobs(context: ServerContext, call: Call) -> wire.JobComparison:
     """The labels of two jobs that differ: missing in one, or with other code, inputs, results or durations."""
     query: wire.CompareQuery = call.query
@@ -170,8 +173,3 @@ def _durations_differ(a: float | None, b: float | None) -> bool:
     if a is None or b is None:
         return False
     return max(a, b) >= SLOWER_BY * min(a, b) and abs(a - b) >= SLOWER_BY_S
-
-
-ROUTES = (
-    Route("GET", "/api/v1/jobs/{id}/compare", compare_jobs, READERS, "Compare two jobs", query=wire.CompareQuery),
-)

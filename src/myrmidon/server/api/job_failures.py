@@ -15,7 +15,7 @@ from msgspec import Struct, json
 
 from myrmidon.model.ids import show_run, show_task
 from myrmidon.model.secret_masking import SecretForms
-from myrmidon.server.calls import READERS, Call, Route
+from myrmidon.server.calls import READERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.logs import RunLog, read_range
@@ -26,6 +26,8 @@ from myrmidon.store.views import job_history
 from myrmidon.store.views.job_history import FailedTask
 from myrmidon.wire.functions import FunctionError
 from myrmidon.wire.job_history import FailureGroup, FailureInfo, JobFailures
+
+ROUTES = Routes()
 
 MAX_FAILED = 1_000
 MAX_GROUPS = 20
@@ -64,6 +66,7 @@ class Failed(Struct):
         return self.task.state, self.task.reason, self.task.exit_code, without_varying(self.message)
 
 
+@ROUTES.add("GET", "/api/v1/jobs/{id}/failures", READERS, "Get the failures of a job in groups")
 async def get_failures(context: ServerContext, call: Call) -> JobFailures:
     """Why a job has failed: its failed tasks, grouped by what they say, largest group first."""
     job = await get_job(context, call, call.params["id"])
@@ -170,6 +173,3 @@ def _failure(task: FailedTask) -> FailureInfo:
         exit_code=task.exit_code,
         completed_at=task.completed_at,
     )
-
-
-ROUTES = (Route("GET", "/api/v1/jobs/{id}/failures", get_failures, READERS, "Get the failures of a job in groups"),)

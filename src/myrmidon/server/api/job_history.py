@@ -7,7 +7,7 @@ from itertools import accumulate, islice
 
 from myrmidon.model.ids import show_task
 from myrmidon.server.api.common import LAST_ID
-from myrmidon.server.calls import READERS, Call, Route
+from myrmidon.server.calls import READERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
@@ -26,6 +26,8 @@ from myrmidon.wire.job_history import (
     TimelineQuery,
 )
 
+ROUTES = Routes()
+
 RUNS = 30
 """Jobs of a name that are shown as bars and looked at for flaky labels."""
 MAX_FLAKY_TASKS = 20_000
@@ -34,6 +36,7 @@ MAX_FLAKY_TASKS = 20_000
 # ---------------------------------------------------------------- by name
 
 
+@ROUTES.add("GET", "/api/v1/job-names", READERS, "List names of jobs with their last runs", query=NamesQuery)
 async def list_names(context: ServerContext, call: Call) -> JobNames:
     """The names of jobs, each with its last runs."""
     query: NamesQuery = call.query
@@ -54,6 +57,13 @@ async def list_names(context: ServerContext, call: Call) -> JobNames:
     )
 
 
+@ROUTES.add(
+    "GET",
+    "/api/v1/job-names/flaky",
+    READERS,
+    "List labels that have failed in the last jobs of a name",
+    query=FlakyQuery,
+)
 async def list_flaky(context: ServerContext, call: Call) -> FlakyLabels:
     """Labels of the last jobs of a name that have failed, and on which bots."""
     query: FlakyQuery = call.query
@@ -88,6 +98,13 @@ def _flaky(by_label: Mapping[str, Sequence[BotRuns]]) -> list[FlakyLabel]:
 # ---------------------------------------------------------------- timeline
 
 
+@ROUTES.add(
+    "GET",
+    "/api/v1/jobs/{id}/timeline",
+    READERS,
+    "Get the times of a job's tasks and its critical path",
+    query=TimelineQuery,
+)
 async def get_timeline(context: ServerContext, call: Call) -> Timeline:
     """When each task of a job waited and ran, and which of them decide when the job ends."""
     query: TimelineQuery = call.query
@@ -109,24 +126,3 @@ async def get_timeline(context: ServerContext, call: Call) -> Timeline:
         )
 
     return await context.db.read(read)
-
-
-ROUTES = (
-    Route("GET", "/api/v1/job-names", list_names, READERS, "List names of jobs with their last runs", query=NamesQuery),
-    Route(
-        "GET",
-        "/api/v1/job-names/flaky",
-        list_flaky,
-        READERS,
-        "List labels that have failed in the last jobs of a name",
-        query=FlakyQuery,
-    ),
-    Route(
-        "GET",
-        "/api/v1/jobs/{id}/timeline",
-        get_timeline,
-        READERS,
-        "Get the times of a job's tasks and its critical path",
-        query=TimelineQuery,
-    ),
-)

@@ -13,7 +13,7 @@ from msgspec import Struct
 from myrmidon.model.ids import show_task
 from myrmidon.model.states import FINAL, JobState
 from myrmidon.model.value import Value
-from myrmidon.server.calls import JOB_READERS, Call, Route
+from myrmidon.server.calls import JOB_READERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
@@ -24,7 +24,10 @@ from myrmidon.store.views.job_details import JobTaskLine
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.fields import PageQuery
 
+ROUTES = Routes()
 
+
+@ROUTES.add("GET", "/api/v1/jobs/{id}/outputs", JOB_READERS, "Get the results of a job", query=PageQuery)
 async def get_outputs(context: ServerContext, call: Call) -> wire.JobOutputs:
     """The results of the tasks that have no children: their states, exit codes and values."""
     query = call.query
@@ -86,8 +89,3 @@ def _show(found: _Output, values: Sequence[Value]) -> wire.TaskOutputs:
             for value in values
         ],
     )
-
-
-ROUTES = (
-    Route("GET", "/api/v1/jobs/{id}/outputs", get_outputs, JOB_READERS, "Get the results of a job", query=PageQuery),
-)

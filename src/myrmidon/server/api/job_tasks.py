@@ -14,7 +14,7 @@ from myrmidon.model.dag import topological_order
 from myrmidon.model.ids import parse_id, show_task
 from myrmidon.model.states import FINAL
 from myrmidon.scheduler.check_job import depths
-from myrmidon.server.calls import JOB_READERS, Call, Route
+from myrmidon.server.calls import JOB_READERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
@@ -26,6 +26,8 @@ from myrmidon.store.views import job_details, task_values
 from myrmidon.store.views.job_details import GraphNode, ListedTask
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.labels import natural_order
+
+ROUTES = Routes()
 
 _NATURAL, _BYTES = "n", "b"
 """The order of a list, as its cursor begins."""
@@ -39,6 +41,7 @@ _NUMBER_AT_END = re.compile(r"[-_./: ]?\d+$")
 # ---------------------------------------------------------------- page by page
 
 
+@ROUTES.add("GET", "/api/v1/jobs/{id}/tasks", JOB_READERS, "List the tasks of a job", query=wire.JobTasksQuery)
 async def list_job_tasks(context: ServerContext, call: Call) -> wire.JobTasks:
     """The tasks of a job by label; the numbers in labels count as such, unless the job is large."""
     query: wire.JobTasksQuery = call.query
@@ -130,6 +133,7 @@ def _complete(task: wire.JobTask, requires: list[str], requires_left: list[str],
 # ---------------------------------------------------------------- the graph
 
 
+@ROUTES.add("GET", "/api/v1/jobs/{id}/graph", JOB_READERS, "Get the graph of a job", query=wire.GraphQuery)
 async def get_graph(context: ServerContext, call: Call) -> wire.JobGraph:
     """The graph of a job: all nodes and edges, or, above ``max_nodes``, groups of nodes."""
     query: wire.GraphQuery = call.query
@@ -221,16 +225,3 @@ def _grouped(nodes: Sequence[GraphNode], pairs: Sequence[tuple[int, int]], level
         groups=groups,
         group_edges=[(a, b, n) for (a, b), n in sorted(between.items())],
     )
-
-
-ROUTES = (
-    Route(
-        "GET",
-        "/api/v1/jobs/{id}/tasks",
-        list_job_tasks,
-        JOB_READERS,
-        "List the tasks of a job",
-        query=wire.JobTasksQuery,
-    ),
-    Route("GET", "/api/v1/jobs/{id}/graph", get_graph, JOB_READERS, "Get the graph of a job", query=wire.GraphQuery),
-)

@@ -21,7 +21,7 @@ from myrmidon.scheduler.check_job import CheckedJob
 from myrmidon.scheduler.job_draft import JobDraft
 from myrmidon.scheduler.submit_job import JobSubmitted, batch_keys
 from myrmidon.server.api.common import LAST_ID, show_optional_task
-from myrmidon.server.calls import JOB_READERS, MIB, READERS, WRITERS, Call, Route
+from myrmidon.server.calls import JOB_READERS, MIB, READERS, WRITERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.large_documents import LARGE_BYTES, free_parts
 from myrmidon.server.usecases import jobs as job_usecases
@@ -35,6 +35,8 @@ from myrmidon.store.views import job_details
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.fields import Done
 
+ROUTES = Routes()
+
 T = TypeVar("T")
 
 DOCUMENT_LIMIT = 64 * MIB
@@ -46,6 +48,9 @@ _SMALL_BYTES = 2 << 10
 # ---------------------------------------------------------------- submit and check
 
 
+@ROUTES.add(
+    "POST", "/api/v1/jobs", WRITERS, "Submit a job", body=wire.SubmitJob, mutates=True, body_limit=DOCUMENT_LIMIT
+)
 async def submit_job(context: ServerContext, call: Call) -> wire.JobSubmitted:
     """Store a graph of tasks and start it. A repeated call with the same request key returns the same job.
 
@@ -54,6 +59,15 @@ async def submit_job(context: ServerContext, call: Call) -> wire.JobSubmitted:
     return await _submit(context, call, key=call.request_key)
 
 
+@ROUTES.add(
+    "PUT",
+    "/api/v1/jobs/{id}",
+    WRITERS,
+    "Submit a job under an external id",
+    body=wire.SubmitJob,
+    mutates=True,
+    body_limit=DOCUMENT_LIMIT,
+)
 async def put_job(context: ServerContext, call: Call) -> wire.JobSubmitted:
     """Store a job under an external id. The same document again is the same job; a different one is a conflict.
 
@@ -87,6 +101,15 @@ async def _submit(
     return await _by_size(context, call, partial(_submitted, stored, is_followed=stream is not None))
 
 
+@ROUTES.add(
+    "POST",
+    "/api/v1/jobs/batch",
+    WRITERS,
+    "Submit several jobs, all or none",
+    body=wire.SubmitJobs,
+    mutates=True,
+    body_limit=DOCUMENT_LIMIT,
+)
 async def submit_jobs(context: ServerContext, call: Call) -> wire.JobsSubmitted:
     """Store several graphs and start them: all of them, or none. They have up to 1,000 tasks together."""
     now, group = context.now(), context.groups.name_for(call, call.body.group)
@@ -146,6 +169,14 @@ def _draft(context: ServerContext, call: Call, document: Any, *, group: str, key
     return drafted
 
 
+@ROUTES.add(
+    "POST",
+    "/api/v1/jobs/check",
+    WRITERS,
+    "Check a job without storing it",
+    body=wire.SubmitJob,
+    body_limit=DOCUMENT_LIMIT,
+)
 async def check_job(context: ServerContext, call: Call) -> wire.JobCheck:
     """Validate a graph, and say which nodes could run now and which would be answered by earlier results."""
     now, group = context.now(), context.groups.name_for(call, call.body.group)
@@ -194,6 +225,7 @@ def _check_answer(draft: JobDraft, checked: CheckedJob, warnings: list[str]) -> 
 # ---------------------------------------------------------------- list and show
 
 
+@ROUTES.add("GET", "/api/v1/jobs", READERS, "List jobs", query=wire.JobQuery)
 async def list_jobs(context: ServerContext, call: Call) -> wire.JobList:
     """Jobs that match all filters, newest first."""
     query: wire.JobQuery = call.query
@@ -220,6 +252,7 @@ async def list_jobs(context: ServerContext, call: Call) -> wire.JobList:
     return await context.db.read(read)
 
 
+@ROUTES.add("GET", "/api/v1/jobs/{id}", JOB_READERS, "Get a job")
 async def get_job(context: ServerContext, call: Call) -> wire.JobInfo:
     """A job with the counts of its tasks and its first failure."""
     scope, group_id = await context.groups.scope_of(call), await context.groups.id_for(call)
@@ -252,6 +285,7 @@ def _failure(tx: Tx, task_id: int) -> wire.Failure | None:
     )
 
 
+@ROUTES.add("DELETE", "/api/v1/jobs/{id}", WRITERS, "Delete an ended job", mutates=True)
 async def delete_job(context: ServerContext, call: Call) -> Done:
     """Delete an ended job with its tasks, values and logs, in the background."""
     scope, group_id = await context.groups.scope_of(call), await context.groups.id_for(call)
@@ -263,49 +297,3 @@ async def delete_job(context: ServerContext, call: Call) -> Done:
 
     await context.db.write(delete)
     return Done()
-
-
-ROUTES = (
-    Route(
-        "POST",
-        "/api/v1/jobs",
-        submit_job,
-        WRITERS,
-        "Submit a job",
-        body=wire.SubmitJob,
-        mutates=True,
-        body_limit=DOCUMENT_LIMIT,
-    ),
-    Route(
-        "POST",
-        "/api/v1/jobs/batch",
-        submit_jobs,
-        WRITERS,
-        "Submit several jobs, all or none",
-        body=wire.SubmitJobs,
-        mutates=True,
-        body_limit=DOCUMENT_LIMIT,
-    ),
-    Route(
-        "PUT",
-        "/api/v1/jobs/{id}",
-        put_job,
-        WRITERS,
-        "Submit a job under an external id",
-        body=wire.SubmitJob,
-        mutates=True,
-        body_limit=DOCUMENT_LIMIT,
-    ),
-    Route(
-        "POST",
-        "/api/v1/jobs/check",
-        check_job,
-        WRITERS,
-        "Check a job without storing it",
-        body=wire.SubmitJob,
-        body_limit=DOCUMENT_LIMIT,
-    ),
-    Route("GET", "/api/v1/jobs", list_jobs, READERS, "List jobs", query=wire.JobQuery),
-    Route("GET", "/api/v1/jobs/{id}", get_job, JOB_READERS, "Get a job"),
-    Route("DELETE", "/api/v1/jobs/{id}", delete_job, WRITERS, "Delete an ended job", mutates=True),
-)

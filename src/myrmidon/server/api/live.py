@@ -18,7 +18,7 @@ from myrmidon.model.ids import Micros, show_run, show_task
 from myrmidon.model.shown_input import show_value
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.events import KEEP_ALIVE, KEEP_ALIVE_S
-from myrmidon.server.calls import READERS, Answer, Call, Route
+from myrmidon.server.calls import READERS, Answer, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.server.usecases.jobs import get_job
@@ -29,6 +29,8 @@ from myrmidon.store.tables import bot_event, log
 from myrmidon.store.views import listings
 from myrmidon.store.views.pool_filter import PoolFilter
 from myrmidon.wire.live import Change, Frame, LiveQuery, LogLength
+
+ROUTES = Routes()
 
 FRAME_S = 0.5
 """The time between two frames."""
@@ -60,6 +62,16 @@ class Topics(Struct):
         return "bots" in self.all or bool(self.bots)
 
 
+@ROUTES.add(
+    "GET",
+    "/api/v1/stream",
+    READERS,
+    "Stream what has changed, by topics",
+    query=LiveQuery,
+    media="text/event-stream",
+    waits=True,
+    streams_events=True,
+)
 async def stream(context: ServerContext, call: Call) -> Answer:
     """Stream frames: server-sent events ``frame``; ``reset`` if the client has missed too much."""
     query: LiveQuery = call.query
@@ -225,18 +237,3 @@ def _visible_bots(tx: Tx, changed: Sequence[str], pools: PoolFilter | None) -> l
 def _show_change(item: StreamedEvent) -> Change:
     event = item.event
     return Change(id=show_task(event.subject), seq=event.seq, state=event.state, at=event.at, about=item.about)
-
-
-ROUTES = (
-    Route(
-        "GET",
-        "/api/v1/stream",
-        stream,
-        READERS,
-        "Stream what has changed, by topics",
-        query=LiveQuery,
-        media="text/event-stream",
-        waits=True,
-        streams_events=True,
-    ),
-)

@@ -10,7 +10,7 @@ from myrmidon.model.ids import Micros, created_ms
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import percentile
 from myrmidon.server.api.overview import STEPS
-from myrmidon.server.calls import READERS, Call, Route
+from myrmidon.server.calls import READERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.store.engine.db import Tx
@@ -19,9 +19,12 @@ from myrmidon.store.views.load import RunTimes
 from myrmidon.wire.load import BotSeries, PoolLoad, PoolLoads
 from myrmidon.wire.overview import WindowQuery
 
+ROUTES = Routes()
+
 _NOT_FAILED = ("SUCCEEDED", "CANCELLED", "KILLED")
 
 
+@ROUTES.add("GET", "/api/v1/bots/{id}/series", READERS, "Get charts of a bot", query=WindowQuery)
 async def get_bot_series(context: ServerContext, call: Call) -> BotSeries:
     """Charts of a bot: how busy it was, and how its runs ended."""
     bot_id, now = call.params["id"], context.now()
@@ -71,6 +74,7 @@ def _count_ends(runs: Sequence[RunTimes], start: Micros, step: Micros, num: int)
 # ---------------------------------------------------------------- pools
 
 
+@ROUTES.add("GET", "/api/v1/pools/load", READERS, "List the load of pools")
 async def list_pool_loads(context: ServerContext, call: Call) -> PoolLoads:
     """The load of each pool that the caller may see; waiting tasks are those of its own resource group."""
     scope, visible = await context.groups.scope_of(call), visible_pools(context, call.who)
@@ -100,9 +104,3 @@ def _pool_load(name: str, ready: load.PoolReady | None, bots: tuple[int, int], w
         wait_p50_s=percentile(ordered, 50),
         wait_p95_s=percentile(ordered, 95),
     )
-
-
-ROUTES = (
-    Route("GET", "/api/v1/bots/{id}/series", get_bot_series, READERS, "Get charts of a bot", query=WindowQuery),
-    Route("GET", "/api/v1/pools/load", list_pool_loads, READERS, "List the load of pools"),
-)

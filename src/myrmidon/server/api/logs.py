@@ -19,7 +19,7 @@ from myrmidon.server.calls import (
     READERS,
     Answer,
     Call,
-    Route,
+    Routes,
 )
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.logs import LogReader, RunLog, is_cut, read_range, run_log
@@ -28,6 +28,8 @@ from myrmidon.store.engine.db import Dialect, Tx
 from myrmidon.store.tables import log_times, task_result, task_run
 from myrmidon.store.tables.log import STDERR, STDOUT, LogPart
 from myrmidon.wire.logs import Ended, FollowQuery, LogBytes, LogGap, LogQuery, LogTimes, LogTimesQuery, Stream
+
+ROUTES = Routes()
 
 PIECE = 256 << 10
 TIMES_PAGE = 500
@@ -45,6 +47,14 @@ _STREAMS = {Stream.STDOUT: (STDOUT,), Stream.STDERR: (STDERR,), Stream.BOTH: (ST
 # ---------------------------------------------------------------- ranges
 
 
+@ROUTES.add(
+    "GET",
+    "/api/v1/tasks/{id}/log",
+    READERS,
+    "Get a range of a run's log",
+    query=LogQuery,
+    media="application/octet-stream",
+)
 async def get_log(context: ServerContext, call: Call) -> Answer:
     """A range of a run's log, as bytes. ``X-Log-Next`` is the offset of the next range.
 
@@ -101,6 +111,7 @@ async def _log_of(context: ServerContext, task: TaskResult, run: int) -> RunLog:
 # ---------------------------------------------------------------- times
 
 
+@ROUTES.add("GET", "/api/v1/tasks/{id}/log/times", READERS, "Get the times of a run's output", query=LogTimesQuery)
 async def get_log_times(context: ServerContext, call: Call) -> LogTimes:
     """When the output of a run was written. Output that was sent with the result, or by older bots, has no times."""
     query: LogTimesQuery = call.query
@@ -116,6 +127,15 @@ async def get_log_times(context: ServerContext, call: Call) -> LogTimes:
 # ---------------------------------------------------------------- following
 
 
+@ROUTES.add(
+    "GET",
+    "/api/v1/tasks/{id}/log/follow",
+    READERS,
+    "Follow a log as a stream",
+    query=FollowQuery,
+    media="text/event-stream",
+    waits=True,
+)
 async def follow(context: ServerContext, call: Call) -> Answer:
     """Stream a log while it grows. Send an event's id as ``Last-Event-ID`` to continue after it."""
     query: FollowQuery = call.query
@@ -253,34 +273,3 @@ class LogFollower:
             exit_code=run.exit_code if run else None,
         )
         return self._event("end", ended)
-
-
-ROUTES = (
-    Route(
-        "GET",
-        "/api/v1/tasks/{id}/log",
-        get_log,
-        READERS,
-        "Get a range of a run's log",
-        query=LogQuery,
-        media="application/octet-stream",
-    ),
-    Route(
-        "GET",
-        "/api/v1/tasks/{id}/log/times",
-        get_log_times,
-        READERS,
-        "Get the times of a run's output",
-        query=LogTimesQuery,
-    ),
-    Route(
-        "GET",
-        "/api/v1/tasks/{id}/log/follow",
-        follow,
-        READERS,
-        "Follow a log as a stream",
-        query=FollowQuery,
-        media="text/event-stream",
-        waits=True,
-    ),
-)

@@ -7,7 +7,7 @@ from myrmidon.model.ids import show_run, show_task
 from myrmidon.model.secret_masking import SecretForms
 from myrmidon.model.validation import is_clean
 from myrmidon.scheduler import annotate as annotating
-from myrmidon.server.calls import JOB_READERS, JOB_WRITERS, Call, Role, Route
+from myrmidon.server.calls import JOB_READERS, JOB_WRITERS, Call, Role, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.idempotency import claim_call_key
 from myrmidon.server.usecases.jobs import find_job, get_job
@@ -16,6 +16,8 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import notes
 from myrmidon.wire import notes as wire
 from myrmidon.wire.fields import Done
+
+ROUTES = Routes()
 
 
 def show_annotation(found: notes.Annotation | None, forms: SecretForms | None) -> wire.Annotation | None:
@@ -27,6 +29,9 @@ def show_annotation(found: notes.Annotation | None, forms: SecretForms | None) -
     return wire.Annotation(content=content, written_at=found.written_at, run=run)
 
 
+@ROUTES.add(
+    "PUT", "/api/v1/tasks/{id}/annotation", JOB_WRITERS, "Show a summary with a task", body=wire.Annotate, mutates=True
+)
 async def annotate_task(context: ServerContext, call: Call) -> Done:
     """Replace the summary of a task. A run may annotate its own task only."""
     task_id = parse_path_id(call.params["id"])[0]
@@ -46,12 +51,14 @@ async def annotate_task(context: ServerContext, call: Call) -> Done:
     return await context.db.write(annotate)
 
 
+@ROUTES.add("GET", "/api/v1/jobs/{id}/meta", JOB_READERS, "The texts that the tasks of a job share")
 async def get_meta(context: ServerContext, call: Call) -> wire.JobMeta:
     """The texts of a job."""
     job = await get_job(context, call, call.params["id"])
     return wire.JobMeta(values=await context.db.read(lambda tx: notes.meta(tx, job.id)))
 
 
+@ROUTES.add("POST", "/api/v1/jobs/{id}/meta", JOB_WRITERS, "Set a text of a job", body=wire.SetMeta, mutates=True)
 async def set_meta(context: ServerContext, call: Call) -> wire.JobMeta:
     """Set or delete a text of a job; at most 100 names, of 4,096 characters each."""
     body: wire.SetMeta = call.body
@@ -73,20 +80,3 @@ def _check_text(path: str, text: str) -> None:
     """PostgreSQL cannot store NUL."""
     if not is_clean(text):
         raise InvalidRequest([Problem(path, "text with NUL", "text without NUL", "text")])
-
-
-ROUTES = (
-    Route(
-        "PUT",
-        "/api/v1/tasks/{id}/annotation",
-        annotate_task,
-        JOB_WRITERS,
-        "Show a summary with a task",
-        body=wire.Annotate,
-        mutates=True,
-    ),
-    Route("GET", "/api/v1/jobs/{id}/meta", get_meta, JOB_READERS, "The texts that the tasks of a job share"),
-    Route(
-        "POST", "/api/v1/jobs/{id}/meta", set_meta, JOB_WRITERS, "Set a text of a job", body=wire.SetMeta, mutates=True
-    ),
-)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from myrmidon.model.ids import Micros, show_run
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import LAST_ID
-from myrmidon.server.calls import READERS, Call, Role, Route
+from myrmidon.server.calls import READERS, Call, Role, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.store.engine.db import Tx
@@ -21,6 +21,8 @@ from myrmidon.wire.jobs import JobSummary
 from myrmidon.wire.overview import BotCounts, Overview, StuckItem, TaskSeries, Window, WindowQuery
 from myrmidon.wire.queues import QueueInfo
 from myrmidon.wire.tasks import TaskSummary
+
+ROUTES = Routes()
 
 QUEUES: Final = 20
 """Queues that are shown."""
@@ -42,6 +44,9 @@ STEPS: Final[Mapping[str, tuple[Micros, int]]] = {
 """The length of one step of a chart, and the number of steps."""
 
 
+@ROUTES.add(
+    "GET", "/api/v1/overview", READERS, "Is all well: bots, queues, charts, what is stuck, my work", query=WindowQuery
+)
 async def get_overview(context: ServerContext, call: Call) -> Overview:
     """The state of all that the caller may see, and the newest work of its own."""
     query: WindowQuery = call.query
@@ -154,6 +159,7 @@ def _my_jobs(tx: Tx, name: str, scope: int | None) -> list[JobSummary]:
 # ---------------------------------------------------------------- bots
 
 
+@ROUTES.add("GET", "/api/v1/bots/counts", READERS, "Count bots by status and release")
 async def count_bots(context: ServerContext, call: Call) -> BotCounts:
     """How many bots there are, by status and by release."""
     visible: PoolFilter | None = visible_pools(context, call.who)
@@ -161,16 +167,3 @@ async def count_bots(context: ServerContext, call: Call) -> BotCounts:
     return await context.db.read(
         lambda tx: BotCounts(overview.bots_by_status(tx, visible, silent_before), overview.bots_by_version(tx, visible))
     )
-
-
-ROUTES = (
-    Route(
-        "GET",
-        "/api/v1/overview",
-        get_overview,
-        READERS,
-        "Is all well: bots, queues, charts, what is stuck, my work",
-        query=WindowQuery,
-    ),
-    Route("GET", "/api/v1/bots/counts", count_bots, READERS, "Count bots by status and release"),
-)

@@ -6,7 +6,7 @@ from myrmidon.model.errors import InvalidRequest, Problem, WrongState
 from myrmidon.model.shown_input import show_value
 from myrmidon.model.task_to_run import Order
 from myrmidon.scheduler.pools import set_pool_order
-from myrmidon.server.calls import ADMINS, READERS, Call, Route
+from myrmidon.server.calls import ADMINS, READERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.server.usecases.idempotency import claim_call_key
@@ -17,7 +17,10 @@ from myrmidon.store.views import queues as queue_views
 from myrmidon.wire.fields import PageQuery
 from myrmidon.wire.queues import PoolInfo, PoolList, PoolSettings, QueueList
 
+ROUTES = Routes()
 
+
+@ROUTES.add("GET", "/api/v1/queues", READERS, "List queues", query=PageQuery)
 async def list_queues(context: ServerContext, call: Call) -> QueueList:
     """Queues in pools that the caller may see, with their numbers of ready tasks and of bots that could run them."""
     query: PageQuery = call.query
@@ -31,6 +34,7 @@ async def list_queues(context: ServerContext, call: Call) -> QueueList:
     return QueueList(shown, show_cursor(context.keys.cursor, "queues", last) if last else None)
 
 
+@ROUTES.add("GET", "/api/v1/pools", READERS, "List pools", query=PageQuery)
 async def list_pools(context: ServerContext, call: Call) -> PoolList:
     """Pools that the caller may see, with their task order and number of bots."""
     query: PageQuery = call.query
@@ -41,6 +45,7 @@ async def list_pools(context: ServerContext, call: Call) -> PoolList:
     return PoolList([pool for pool in pools if visible is None or visible.allows(pool.name)], cursor)
 
 
+@ROUTES.add("PUT", "/api/v1/pools/{name}", ADMINS, "Set the task order of a pool", body=PoolSettings, mutates=True)
 async def set_pool(context: ServerContext, call: Call) -> PoolInfo:
     """Set the order of tasks. Those that wait already are ranked again in the background. Idempotent."""
     name, settings = call.params["name"], call.body
@@ -60,12 +65,3 @@ async def set_pool(context: ServerContext, call: Call) -> PoolInfo:
         return PoolInfo(name, order.task_order, order.ageing, queue_views.bots_in_pool(tx, name))
 
     return await context.db.write(set_order)
-
-
-ROUTES = (
-    Route("GET", "/api/v1/queues", list_queues, READERS, "List queues", query=PageQuery),
-    Route("GET", "/api/v1/pools", list_pools, READERS, "List pools", query=PageQuery),
-    Route(
-        "PUT", "/api/v1/pools/{name}", set_pool, ADMINS, "Set the task order of a pool", body=PoolSettings, mutates=True
-    ),
-)

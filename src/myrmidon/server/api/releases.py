@@ -11,7 +11,7 @@ from myrmidon.server.calls import (
     READERS,
     Answer,
     Call,
-    Route,
+    Routes,
 )
 from myrmidon.server.config.config_folder import BOOTSTRAP
 from myrmidon.server.context import ServerContext
@@ -23,12 +23,25 @@ from myrmidon.store.tables import release
 from myrmidon.store.tables.release import ReleaseState
 from myrmidon.wire.releases import AllowBody, BootstrapQuery, ReleaseInfo, ReleaseList, RevertBody
 
+ROUTES = Routes()
 
+
+@ROUTES.add(
+    "GET", "/bot/v1/zip", INTRODUCERS | BOTS, "Download the current bot zip", media="application/zip", query_token=True
+)
 async def current_zip(context: ServerContext, call: Call) -> Answer:
     """The zip of the release that all bots should run."""
     return await _zip(context, await rollout.get_active_release(context), call.headers.get("if-none-match", ""))
 
 
+@ROUTES.add(
+    "GET",
+    "/bot/v1/zip/{digest}",
+    INTRODUCERS | BOTS,
+    "Download a bot zip by its digest",
+    media="application/zip",
+    query_token=True,
+)
 async def one_zip(context: ServerContext, call: Call) -> Answer:
     """A bot zip by its digest."""
     return await _zip(context, call.params["digest"], call.headers.get("if-none-match", ""))
@@ -48,6 +61,15 @@ def _read(tx: Tx, digest: str) -> release.Release | None:
     return release.read(tx, digest) if len(digest) == rollout.DIGEST_CHARS else None
 
 
+@ROUTES.add(
+    "GET",
+    "/bootstrap",
+    INTRODUCERS,
+    "Get the bootstrap script for a new bot",
+    query=BootstrapQuery,
+    media="text/x-python",
+    query_token=True,
+)
 async def bootstrap(context: ServerContext, call: Call) -> Answer:
     """A Python script that installs and starts a bot: ``curl -s SERVER/bootstrap?tok=... | python3 -``."""
     query: BootstrapQuery = call.query
@@ -69,6 +91,7 @@ async def bootstrap(context: ServerContext, call: Call) -> Answer:
 # ---------------------------------------------------------------- releases
 
 
+@ROUTES.add("GET", "/api/v1/releases", READERS, "List bot releases")
 async def list_releases(context: ServerContext, call: Call) -> ReleaseList:
     """Stored releases, newest first."""
     since = context.now() - seconds(context.settings.release_grace_s)
@@ -96,64 +119,22 @@ def _state(context: ServerContext, row: release.ReleaseInfo) -> str:
     return "active" if row.active else "old"  # includes a former canary that a newer release has replaced
 
 
+@ROUTES.add("POST", "/api/v1/releases/{digest}/revert", ADMINS, "Revert a bot release", body=RevertBody, mutates=True)
 async def revert_release(context: ServerContext, call: Call) -> ReleaseInfo:
     """Mark a release as bad: bots return to the one before it. Idempotent."""
     body: RevertBody = call.body
     return _info(context, await rollout.revert(context, call.params["digest"], who=call.who.name, why=body.reason))
 
 
+@ROUTES.add(
+    "POST",
+    "/api/v1/releases/{digest}/allow",
+    ADMINS,
+    "Allow a bot release that was reverted",
+    body=AllowBody,
+    mutates=True,
+)
 async def allow_release(context: ServerContext, call: Call) -> ReleaseInfo:
     """Lift the ban of a bad release: it is new again, and earlier failures do not count. Idempotent."""
     body: AllowBody = call.body
     return _info(context, await rollout.allow(context, call.params["digest"], who=call.who.name, why=body.reason))
-
-
-ROUTES = (
-    Route(
-        "GET",
-        "/bootstrap",
-        bootstrap,
-        INTRODUCERS,
-        "Get the bootstrap script for a new bot",
-        query=BootstrapQuery,
-        media="text/x-python",
-        query_token=True,
-    ),
-    Route(
-        "GET",
-        "/bot/v1/zip",
-        current_zip,
-        INTRODUCERS | BOTS,
-        "Download the current bot zip",
-        media="application/zip",
-        query_token=True,
-    ),
-    Route(
-        "GET",
-        "/bot/v1/zip/{digest}",
-        one_zip,
-        INTRODUCERS | BOTS,
-        "Download a bot zip by its digest",
-        media="application/zip",
-        query_token=True,
-    ),
-    Route("GET", "/api/v1/releases", list_releases, READERS, "List bot releases"),
-    Route(
-        "POST",
-        "/api/v1/releases/{digest}/revert",
-        revert_release,
-        ADMINS,
-        "Revert a bot release",
-        body=RevertBody,
-        mutates=True,
-    ),
-    Route(
-        "POST",
-        "/api/v1/releases/{digest}/allow",
-        allow_release,
-        ADMINS,
-        "Allow a bot release that was reverted",
-        body=AllowBody,
-        mutates=True,
-    ),
-)

@@ -10,7 +10,7 @@ from myrmidon.server.calls import (
     ADMINS,
     READERS,
     Call,
-    Route,
+    Routes,
 )
 from myrmidon.server.context import ServerContext, named_groups
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
@@ -21,11 +21,14 @@ from myrmidon.store.views import resource_groups as group_views
 from myrmidon.wire.fields import Done, PageQuery
 from myrmidon.wire.resource_groups import DeleteGroupQuery, GroupDetails, GroupInfo, GroupList, NewGroup
 
+ROUTES = Routes()
+
 
 def _info(group: ResourceGroup) -> GroupInfo:
     return GroupInfo(group.external_id, group.created_at, bool(group.deleting))
 
 
+@ROUTES.add("GET", "/api/v1/groups", READERS, "Groups", query=PageQuery)
 async def list_groups(context: ServerContext, call: Call) -> GroupList:
     """Resource groups that the caller has access to."""
     query: PageQuery = call.query
@@ -39,6 +42,7 @@ async def list_groups(context: ServerContext, call: Call) -> GroupList:
     return GroupList([_info(group) for group in groups], cursor)
 
 
+@ROUTES.add("GET", "/api/v1/groups/{name}", READERS, "Show a resource group and what it owns")
 async def show_group(context: ServerContext, call: Call) -> GroupDetails:
     """A resource group with the numbers of what it owns."""
     name, scope = call.params["name"], await context.groups.scope_of(call)
@@ -52,6 +56,7 @@ async def show_group(context: ServerContext, call: Call) -> GroupDetails:
     return await context.db.read(read)
 
 
+@ROUTES.add("POST", "/api/v1/groups", ADMINS, "Create a resource group", body=NewGroup, mutates=True)
 async def create_group(context: ServerContext, call: Call) -> GroupInfo:
     """Create a resource group. A call repeated with its request key gets the group that the first one created."""
     name, now = call.body.name, context.now()
@@ -65,6 +70,7 @@ async def create_group(context: ServerContext, call: Call) -> GroupInfo:
     return _info(created)
 
 
+@ROUTES.add("DELETE", "/api/v1/groups/{name}", ADMINS, "Delete a resource group", query=DeleteGroupQuery, mutates=True)
 async def delete_group(context: ServerContext, call: Call) -> Done:
     """Delete a resource group with its jobs, tasks, files, webhooks and references. WrongState if one of its tasks has
     not ended, unless ``force`` is given: then they are cancelled, and the group is gone when the last one has ended.
@@ -93,19 +99,3 @@ async def delete_group(context: ServerContext, call: Call) -> Done:
     if deleted is not None:
         context.on_group_deleted(deleted)
     return Done()
-
-
-ROUTES = (
-    Route("GET", "/api/v1/groups", list_groups, READERS, "Groups", query=PageQuery),
-    Route("POST", "/api/v1/groups", create_group, ADMINS, "Create a resource group", body=NewGroup, mutates=True),
-    Route("GET", "/api/v1/groups/{name}", show_group, READERS, "Show a resource group and what it owns"),
-    Route(
-        "DELETE",
-        "/api/v1/groups/{name}",
-        delete_group,
-        ADMINS,
-        "Delete a resource group",
-        query=DeleteGroupQuery,
-        mutates=True,
-    ),
-)

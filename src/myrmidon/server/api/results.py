@@ -15,10 +15,12 @@ from msgspec import Struct, json
 
 from myrmidon.model.errors import NotFound, Overloaded
 from myrmidon.model.ids import parse_id, show_task
-from myrmidon.server.calls import READERS, Answer, Call, Route
+from myrmidon.server.calls import READERS, Answer, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.results import NOTHING, find_stream, read_results, room_for_results
 from myrmidon.wire import values as wire
+
+ROUTES = Routes()
 
 RECHECK_S = 5.0
 """How often states are read without a notification: another server may have written them."""
@@ -32,6 +34,9 @@ LONGEST_PAUSE_S = 0.02
 _encode = json.Encoder().encode
 
 
+@ROUTES.add(
+    "POST", "/api/v1/results", READERS, "Get the results of tasks as they end", body=wire.ResultsRequest, waits=True
+)
 async def get_results(context: ServerContext, call: Call) -> wire.Results:
     """The results of those of the tasks that have ended; waits for the first one."""
     body: wire.ResultsRequest = call.body
@@ -59,6 +64,15 @@ def _parse(shown: Sequence[str]) -> list[int]:
 # ---------------------------------------------------------------- streams
 
 
+@ROUTES.add(
+    "POST",
+    "/api/v1/results/streams",
+    READERS,
+    "Stream the results of tasks as they end",
+    body=wire.FollowResults,
+    media="text/event-stream",
+    waits=True,
+)
 async def stream_results(context: ServerContext, call: Call) -> Answer:
     """Stream the results of tasks. The first event has the id of the stream, for calls that add tasks to it."""
     ids = set(_parse(call.body.task_ids))
@@ -68,6 +82,9 @@ async def stream_results(context: ServerContext, call: Call) -> Answer:
     return Answer(headers={"content-type": "text/event-stream"}, body=_stream(context, call.who.key, ids, scope))
 
 
+@ROUTES.add(
+    "POST", "/api/v1/results/streams/{id}", READERS, "Add tasks to a stream of results", body=wire.FollowResults
+)
 async def follow_results(context: ServerContext, call: Call) -> wire.Followed:
     """Add tasks to an open stream of results on this server."""
     ids = set(_parse(call.body.task_ids))
@@ -116,36 +133,3 @@ async def _stream(context: ServerContext, caller: str, ids: set[int], scope: int
 
 def _event(name: str, data: Struct | None) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode(data))
-
-
-ROUTES = (
-    Route(
-        method="POST",
-        path="/api/v1/results",
-        call=get_results,
-        who=READERS,
-        summary="Get the results of tasks as they end",
-        body=wire.ResultsRequest,
-        out=wire.Results,
-        waits=True,
-    ),
-    Route(
-        method="POST",
-        path="/api/v1/results/streams",
-        call=stream_results,
-        who=READERS,
-        summary="Stream the results of tasks as they end",
-        body=wire.FollowResults,
-        media="text/event-stream",
-        waits=True,
-    ),
-    Route(
-        method="POST",
-        path="/api/v1/results/streams/{id}",
-        call=follow_results,
-        who=READERS,
-        summary="Add tasks to a stream of results",
-        body=wire.FollowResults,
-        out=wire.Followed,
-    ),
-)

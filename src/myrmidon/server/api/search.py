@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 
 from myrmidon.model.ids import first_id_at
-from myrmidon.server.calls import READERS, Call, Route
+from myrmidon.server.calls import READERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.views import search
 from myrmidon.wire.search import SearchQuery, SearchResult
 
+ROUTES = Routes()
+
 _HEX = re.compile(r"[0-9a-f]{4,18}")
 
 
+@ROUTES.add("GET", "/api/v1/search", READERS, "Search tasks, jobs, bots and tags", query=SearchQuery)
 async def find(context: ServerContext, call: Call) -> SearchResult:
     """Tasks and jobs by id or name, bots by id, and tags, of what the caller may see."""
     query: SearchQuery = call.query
@@ -41,6 +44,3 @@ def id_range(text: str, digits: int) -> tuple[int, int] | None:
         return None
     shown = text[:digits]  # the last two digits of a shown id are the number of the run
     return int(shown.ljust(digits, "0"), 16), int(shown.ljust(digits, "f"), 16) + 1
-
-
-ROUTES = (Route("GET", "/api/v1/search", find, READERS, "Search tasks, jobs, bots and tags", query=SearchQuery),)

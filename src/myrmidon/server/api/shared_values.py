@@ -10,7 +10,7 @@ from myrmidon.model.task_request import Payload
 from myrmidon.model.value import Owner
 from myrmidon.scheduler import shared_values as sharing
 from myrmidon.server.api.common import LAST_ID
-from myrmidon.server.calls import JOB_READERS, JOB_WRITERS, Call, Route
+from myrmidon.server.calls import JOB_READERS, JOB_WRITERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.idempotency import answer_call, claim_call_key, subject_of_call
 from myrmidon.server.usecases.jobs import get_job
@@ -22,6 +22,8 @@ from myrmidon.store.views import shared_values
 from myrmidon.wire import shared_values as wire
 from myrmidon.wire.fields import Done
 
+ROUTES = Routes()
+
 MAX_REFERENCES = 100
 _CREATE, _REF, _UNREF, _MOVE = "share", "reference", "unreference", "locality"
 """What request keys are for."""
@@ -30,6 +32,7 @@ _CREATE, _REF, _UNREF, _MOVE = "share", "reference", "unreference", "locality"
 # ---------------------------------------------------------------- lists
 
 
+@ROUTES.add("GET", "/api/v1/values", JOB_READERS, "List shared values", query=wire.SharedValuesQuery)
 async def list_values(context: ServerContext, call: Call) -> wire.SharedValueList:
     """Shared values, newest first, and how much each resource group keeps; references of other groups do not count."""
     query: wire.SharedValuesQuery = call.query
@@ -55,6 +58,7 @@ async def list_values(context: ServerContext, call: Call) -> wire.SharedValueLis
 # ---------------------------------------------------------------- one value
 
 
+@ROUTES.add("POST", "/api/v1/values", JOB_WRITERS, "Create a shared value", body=wire.NewSharedValue, mutates=True)
 async def create_value(context: ServerContext, call: Call) -> wire.SharedValueInfo:
     """Create a shared value with a reference of the resource group, or of a job. Its content never changes.
 
@@ -90,6 +94,7 @@ def _payload_of(given: wire.NewPayload) -> Payload:
     raise InvalidRequest([Problem("payload", "another combination", allowed, "contradiction")])
 
 
+@ROUTES.add("GET", "/api/v1/values/{id}/info", JOB_READERS, "Show a shared value and its references")
 async def show_value(context: ServerContext, call: Call) -> wire.SharedValueDetails:
     """A shared value: type, size, the machines that have its data, and who references it."""
     scope = await context.groups.scope_of(call)
@@ -119,6 +124,9 @@ def _read_info(tx: Tx, value_id: int, scope: int | None) -> wire.SharedValueInfo
 # ---------------------------------------------------------------- references and localities
 
 
+@ROUTES.add(
+    "POST", "/api/v1/values/{id}/ref", JOB_WRITERS, "Reference a shared value", body=wire.RefChange, mutates=True
+)
 async def add_ref(context: ServerContext, call: Call) -> Done:
     """Reference a shared value, so that it is kept; referencing it again changes nothing.
 
@@ -138,6 +146,14 @@ async def add_ref(context: ServerContext, call: Call) -> Done:
     return Done()
 
 
+@ROUTES.add(
+    "POST",
+    "/api/v1/values/{id}/unref",
+    JOB_WRITERS,
+    "Drop a reference to a shared value",
+    body=wire.RefChange,
+    mutates=True,
+)
 async def drop_ref(context: ServerContext, call: Call) -> wire.Dropped:
     """Drop a reference; the last one deletes the value. Dropping one that is not there changes nothing.
 
@@ -159,6 +175,7 @@ def _drop_ref(tx: Tx, call: Call, scope: int | None, owner: Owner, now: int) -> 
     return deleted
 
 
+@ROUTES.add("GET", "/api/v1/values/{id}/localities", JOB_READERS, "List the machines that have a shared value's data")
 async def list_localities(context: ServerContext, call: Call) -> wire.Localities:
     """The addresses of the machines that have the data of a shared value."""
     scope = await context.groups.scope_of(call)
@@ -170,6 +187,14 @@ async def list_localities(context: ServerContext, call: Call) -> wire.Localities
     return wire.Localities(await context.db.read(read))
 
 
+@ROUTES.add(
+    "POST",
+    "/api/v1/values/{id}/localities",
+    JOB_WRITERS,
+    "Change the machines that have a shared value's data",
+    body=wire.LocalityChange,
+    mutates=True,
+)
 async def change_localities(context: ServerContext, call: Call) -> wire.Localities:
     """Record which machines have the data of a shared value, or have it no longer.
 
@@ -185,52 +210,3 @@ async def change_localities(context: ServerContext, call: Call) -> wire.Localiti
         return sharing.change_localities(tx, value_id, add=body.add, drop=body.drop)
 
     return wire.Localities(await context.db.write(change))
-
-
-ROUTES = (
-    Route("GET", "/api/v1/values", list_values, JOB_READERS, "List shared values", query=wire.SharedValuesQuery),
-    Route(
-        "POST",
-        "/api/v1/values",
-        create_value,
-        JOB_WRITERS,
-        "Create a shared value",
-        body=wire.NewSharedValue,
-        mutates=True,
-    ),
-    Route("GET", "/api/v1/values/{id}/info", show_value, JOB_READERS, "Show a shared value and its references"),
-    Route(
-        "POST",
-        "/api/v1/values/{id}/ref",
-        add_ref,
-        JOB_WRITERS,
-        "Reference a shared value",
-        body=wire.RefChange,
-        mutates=True,
-    ),
-    Route(
-        "POST",
-        "/api/v1/values/{id}/unref",
-        drop_ref,
-        JOB_WRITERS,
-        "Drop a reference to a shared value",
-        body=wire.RefChange,
-        mutates=True,
-    ),
-    Route(
-        "GET",
-        "/api/v1/values/{id}/localities",
-        list_localities,
-        JOB_READERS,
-        "List the machines that have a shared value's data",
-    ),
-    Route(
-        "POST",
-        "/api/v1/values/{id}/localities",
-        change_localities,
-        JOB_WRITERS,
-        "Change the machines that have a shared value's data",
-        body=wire.LocalityChange,
-        mutates=True,
-    ),
-)

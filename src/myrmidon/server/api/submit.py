@@ -12,7 +12,7 @@ from myrmidon.model.errors import InvalidRequest, MyrmidonError, Problem
 from myrmidon.model.ids import Micros, show_task
 from myrmidon.model.limits import DEFAULT_LIMITS
 from myrmidon.scheduler.submit import Draft, Submitted
-from myrmidon.server.calls import WRITERS, Call, Route
+from myrmidon.server.calls import WRITERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.submit import (
     draft_task,
@@ -24,6 +24,8 @@ from myrmidon.server.usecases.submit import (
 from myrmidon.wire.fields import ErrorInfo
 from myrmidon.wire.tasks import Submit, SubmitAnswer, TaskAnswer
 
+ROUTES = Routes()
+
 THREAD_MIN_TASKS = 32
 """From this number of tasks on, a part is parsed and checked in a thread: it would block the event loop."""
 FIRST_PART, LARGEST_PART = 32, 128
@@ -31,6 +33,9 @@ _STDIN_CHARS = -(-DEFAULT_LIMITS.stdin_bytes // 3) * 4
 """The length of the largest stdin in base64."""
 
 
+@ROUTES.add(
+    "POST", "/api/v1/tasks", WRITERS, "Submit tasks", body=Submit, mutates=True, extra_body=_STDIN_CHARS, quiet=True
+)
 async def submit_tasks(context: ServerContext, call: Call) -> SubmitAnswer:
     """Store tasks. The response has one result or error per task, in order; results are on disk.
 
@@ -150,19 +155,3 @@ def _answer(result: Submitted | MyrmidonError) -> TaskAnswer:
 
 def _error_info(error: MyrmidonError) -> ErrorInfo:
     return convert(error.as_dict(), ErrorInfo)
-
-
-ROUTES = (
-    Route(
-        method="POST",
-        path="/api/v1/tasks",
-        call=submit_tasks,
-        who=WRITERS,
-        body=Submit,
-        out=SubmitAnswer,
-        mutates=True,
-        extra_body=_STDIN_CHARS,
-        quiet=True,
-        summary="Submit tasks",
-    ),
-)

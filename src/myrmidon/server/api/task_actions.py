@@ -15,7 +15,7 @@ from myrmidon.server.calls import (
     WRITERS,
     Call,
     Role,
-    Route,
+    Routes,
 )
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.idempotency import claim_call_key
@@ -33,7 +33,10 @@ from myrmidon.wire.tasks import (
     UnavailableBot,
 )
 
+ROUTES = Routes()
 
+
+@ROUTES.add("POST", "/api/v1/tasks/{id}/cancel", JOB_WRITERS, "Cancel a task", body=CancelBody, mutates=True)
 async def cancel_task(context: ServerContext, call: Call) -> Cancelled:
     """Cancel a task. A call repeated with its request key does not cancel a rerun that was started in between."""
     task_id = parse_path_id(call.params["id"])[0]
@@ -53,6 +56,9 @@ async def cancel_task(context: ServerContext, call: Call) -> Cancelled:
     return await context.db.write(cancel)
 
 
+@ROUTES.add(
+    "POST", "/api/v1/tasks/cancel", WRITERS, "Cancel all tasks with certain tags", body=CancelMany, mutates=True
+)
 async def cancel_tagged(context: ServerContext, call: Call) -> CancelStarted:
     """Cancel all tasks that have certain tags, in the background."""
     body: CancelMany = call.body
@@ -74,6 +80,7 @@ async def cancel_tagged(context: ServerContext, call: Call) -> CancelStarted:
     return CancelStarted(started.num_tasks, complete=started.complete)
 
 
+@ROUTES.add("POST", "/api/v1/tasks/{id}/rerun", WRITERS, "Rerun a task", body=RerunBody, mutates=True)
 async def rerun_task(context: ServerContext, call: Call) -> RerunAnswer:
     """Run an ended task again. A call repeated with its request key does not start another rerun."""
     task_id = parse_path_id(call.params["id"])[0]
@@ -96,6 +103,7 @@ async def rerun_task(context: ServerContext, call: Call) -> RerunAnswer:
     return await context.db.write(rerun)
 
 
+@ROUTES.add("GET", "/api/v1/tasks/{id}/why", READERS, "Explain why a task does not run")
 async def explain_task(context: ServerContext, call: Call) -> TaskExplanation:
     """Explain why a task does not run now."""
     task_id = parse_path_id(call.params["id"])[0]
@@ -125,21 +133,3 @@ async def explain_task(context: ServerContext, call: Call) -> TaskExplanation:
         silent_since=explanation.silent_since,
         given_up_at=explanation.given_up_at,
     )
-
-
-ROUTES = (
-    Route("GET", "/api/v1/tasks/{id}/why", explain_task, READERS, "Explain why a task does not run"),
-    Route(
-        "POST", "/api/v1/tasks/{id}/cancel", cancel_task, JOB_WRITERS, "Cancel a task", body=CancelBody, mutates=True
-    ),
-    Route(
-        "POST",
-        "/api/v1/tasks/cancel",
-        cancel_tagged,
-        WRITERS,
-        "Cancel all tasks with certain tags",
-        body=CancelMany,
-        mutates=True,
-    ),
-    Route("POST", "/api/v1/tasks/{id}/rerun", rerun_task, WRITERS, "Rerun a task", body=RerunBody, mutates=True),
-)

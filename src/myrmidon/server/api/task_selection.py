@@ -13,7 +13,7 @@ from myrmidon.model.states import FINAL, TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler import cancel as cancelling
 from myrmidon.scheduler import rerun as rerunning
-from myrmidon.server.calls import READERS, WRITERS, Call, Route
+from myrmidon.server.calls import READERS, WRITERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.idempotency import claim_call_key
 from myrmidon.server.usecases.tasks import check_may_cancel, filter_of_query, get_visible_task, parse_path_id
@@ -22,6 +22,8 @@ from myrmidon.store.views import listings
 from myrmidon.store.views.listings import TaskFilter
 from myrmidon.wire.task_selection import BatchDone, CountQuery, SkippedTask, TaskBatch, TaskCounts
 
+ROUTES = Routes()
+
 AT_ONCE = 20
 """Tasks of a batch that are changed at the same time, each in a transaction of its own."""
 
@@ -29,6 +31,7 @@ AT_ONCE = 20
 # ---------------------------------------------------------------- counts
 
 
+@ROUTES.add("GET", "/api/v1/tasks/counts", READERS, "Count tasks by state", query=CountQuery)
 async def count_tasks(context: ServerContext, call: Call) -> TaskCounts:
     """How many tasks match all filters, by state; of the newest 20,000, if there are more."""
     query: CountQuery = call.query
@@ -50,6 +53,7 @@ def _count(tx: Tx, filters: TaskFilter) -> tuple[dict[str, int], bool]:
 # ---------------------------------------------------------------- changing a selection
 
 
+@ROUTES.add("POST", "/api/v1/tasks/batch", WRITERS, "Cancel tasks or run them again", body=TaskBatch, mutates=True)
 async def change_tasks(context: ServerContext, call: Call) -> BatchDone:
     """Cancel tasks or run them again, each by itself: one that cannot be changed does not keep the others from it."""
     body: TaskBatch = call.body
@@ -110,17 +114,3 @@ def _rerun(tx: Tx, context: ServerContext, call: Call, *, task_id: int, scope: i
     now = context.now()
     if claim_call_key(tx, call, "rerun in a batch", show_task(task_id), now=now, subject=task_id):
         rerunning.rerun(tx, task_id, now=now, ids=context.ids, force=body.force, rules=context.rules)
-
-
-ROUTES = (
-    Route("GET", "/api/v1/tasks/counts", count_tasks, READERS, "Count tasks by state", query=CountQuery),
-    Route(
-        "POST",
-        "/api/v1/tasks/batch",
-        change_tasks,
-        WRITERS,
-        "Cancel tasks or run them again",
-        body=TaskBatch,
-        mutates=True,
-    ),
-)

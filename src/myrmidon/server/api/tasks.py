@@ -12,7 +12,7 @@ from msgspec import structs
 from myrmidon.model.secret_masking import SecretForms
 from myrmidon.scheduler.silence import Silence, silent_runs
 from myrmidon.server.api.notes import show_annotation
-from myrmidon.server.calls import READERS, Call, Route
+from myrmidon.server.calls import READERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.server.usecases.run_errors import show_error
@@ -23,9 +23,12 @@ from myrmidon.store.views import listings, task_details
 from myrmidon.store.views.selection import decode_stored
 from myrmidon.wire.tasks import RunInfo, TagInfo, TagList, TaskInfo, TaskList, TaskQuery
 
+ROUTES = Routes()
+
 # ---------------------------------------------------------------- one task
 
 
+@ROUTES.add("GET", "/api/v1/tasks/{id}", READERS, "Get a task")
 async def get_task(context: ServerContext, call: Call) -> TaskInfo:
     """A task with its request, its result and all its runs."""
     task_id = parse_path_id(call.params["id"])[0]
@@ -63,6 +66,7 @@ def _shown(run: RunInfo, error: str | None, forms: SecretForms | None, silence: 
 # ---------------------------------------------------------------- lists
 
 
+@ROUTES.add("GET", "/api/v1/tasks", READERS, "List tasks", query=TaskQuery)
 async def list_tasks(context: ServerContext, call: Call) -> TaskList:
     """Tasks that match all filters, ordered by time of creation."""
     query: TaskQuery = call.query
@@ -76,13 +80,7 @@ async def list_tasks(context: ServerContext, call: Call) -> TaskList:
     return TaskList(found, show_cursor(context.keys.cursor, kind, str(more)) if more else None)
 
 
+@ROUTES.add("GET", "/api/v1/tasks/tags", READERS, "List tags of the newest tasks")
 async def list_tags(context: ServerContext, call: Call) -> TagList:
     """Tags of the newest tasks that the caller may see."""
     return TagList([TagInfo(key, values) for key, values in (await recent_tags(context, call)).items()])
-
-
-ROUTES = (
-    Route("GET", "/api/v1/tasks", list_tasks, READERS, "List tasks", query=TaskQuery),
-    Route("GET", "/api/v1/tasks/tags", list_tags, READERS, "List tags of the newest tasks"),
-    Route("GET", "/api/v1/tasks/{id}", get_task, READERS, "Get a task"),
-)

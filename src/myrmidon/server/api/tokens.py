@@ -11,7 +11,7 @@ from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.api.common import LAST_ID
 from myrmidon.server.auth import hawk
 from myrmidon.server.auth.authenticator import BotBinding
-from myrmidon.server.calls import ADMINS, Call, Role, Route
+from myrmidon.server.calls import ADMINS, Call, Role, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases import tokens
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
@@ -21,9 +21,12 @@ from myrmidon.store.tables.api_token import Token
 from myrmidon.wire.fields import Done, PageQuery
 from myrmidon.wire.tokens import DAY_S, HawkCredentials, NewToken, TokenInfo, TokenList
 
+ROUTES = Routes()
+
 ANY_POOL = "*"
 
 
+@ROUTES.add("POST", "/api/v1/tokens", ADMINS, "Create a token", body=NewToken, mutates=True)
 async def create_token(context: ServerContext, call: Call) -> TokenInfo:
     """Create a token. Only this response contains its text; a call repeated with its request key gets it again."""
     body: NewToken = call.body
@@ -81,6 +84,7 @@ def _binding_of(body: NewToken) -> BotBinding | None:
     )
 
 
+@ROUTES.add("GET", "/api/v1/tokens", ADMINS, "List tokens", query=PageQuery)
 async def list_tokens(context: ServerContext, call: Call) -> TokenList:
     """Tokens, newest first, without their secrets."""
     query: PageQuery = call.query
@@ -96,6 +100,7 @@ async def list_tokens(context: ServerContext, call: Call) -> TokenList:
     return TokenList(infos, cursor)
 
 
+@ROUTES.add("DELETE", "/api/v1/tokens/{id}", ADMINS, "Revoke a token", mutates=True)
 async def revoke_token(context: ServerContext, call: Call) -> Done:
     """Revoke a token: immediately on this server, within 30 seconds on others."""
     text = call.params["id"]
@@ -130,10 +135,3 @@ def _info(token: Token, group: str | None, text: str | None = None) -> TokenInfo
         uses_left=token.uses_left,
         token=text,
     )
-
-
-ROUTES = (
-    Route("GET", "/api/v1/tokens", list_tokens, ADMINS, "List tokens", query=PageQuery),
-    Route("POST", "/api/v1/tokens", create_token, ADMINS, "Create a token", body=NewToken, mutates=True),
-    Route("DELETE", "/api/v1/tokens/{id}", revoke_token, ADMINS, "Revoke a token", mutates=True),
-)

@@ -8,7 +8,7 @@ from functools import partial
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import show_task, try_parse_id
 from myrmidon.model.value import Value
-from myrmidon.server.calls import JOB_READERS, READERS, Answer, Call, Identity, Route
+from myrmidon.server.calls import JOB_READERS, READERS, Answer, Call, Identity, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.files import send_file
 from myrmidon.server.usecases.jobs import get_job
@@ -22,9 +22,12 @@ from myrmidon.store.views.task_values import InputLine, Source
 from myrmidon.wire import values as wire
 from myrmidon.wire.fields import PageQuery
 
+ROUTES = Routes()
+
 # ---------------------------------------------------------------- the values of a job
 
 
+@ROUTES.add("GET", "/api/v1/jobs/{id}/values", JOB_READERS, "List the values of a job", query=PageQuery)
 async def list_values(context: ServerContext, call: Call) -> wire.ValueList:
     """The values of a job: constants of the request, and outputs of tasks, also those that are not written yet."""
     query: PageQuery = call.query
@@ -57,6 +60,7 @@ MAX_PARTS = 200
 """Parts of gathered inputs that are listed."""
 
 
+@ROUTES.add("GET", "/api/v1/tasks/{id}/values", READERS, "List the inputs and outputs of a task")
 async def list_task_values(context: ServerContext, call: Call) -> wire.TaskValues:
     """The inputs of a task with their sources, and its outputs, also those that are not written yet."""
     task_id = parse_path_id(call.params["id"])[0]
@@ -94,6 +98,7 @@ def _show_input(line: InputLine, sources: Mapping[int, Source], parts: Sequence[
 # ---------------------------------------------------------------- one value
 
 
+@ROUTES.add("GET", "/api/v1/values/{id}", JOB_READERS, "Get the content of a value", media=wire.MSGPACK)
 async def get_value(context: ServerContext, call: Call) -> Answer:
     """The content of a value in MessagePack; the header X-Value-Type has its type."""
     text = call.params["id"]
@@ -120,32 +125,3 @@ def _is_visible(tx: Tx, found: OwnedValue, scope: int | None, who: Identity) -> 
     if found.job_id is not None:
         return scope in (None, found.resource_group_id) and who.job_id in (None, found.job_id)
     return is_visible(tx, found.value.id, scope, who)
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/api/v1/jobs/{id}/values",
-        call=list_values,
-        who=JOB_READERS,
-        query=PageQuery,
-        out=wire.ValueList,
-        summary="List the values of a job",
-    ),
-    Route(
-        method="GET",
-        path="/api/v1/tasks/{id}/values",
-        call=list_task_values,
-        who=READERS,
-        out=wire.TaskValues,
-        summary="List the inputs and outputs of a task",
-    ),
-    Route(
-        method="GET",
-        path="/api/v1/values/{id}",
-        call=get_value,
-        who=JOB_READERS,
-        summary="Get the content of a value",
-        media=wire.MSGPACK,
-    ),
-)

@@ -10,7 +10,7 @@ from functools import partial
 from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import parse_id, show_run, show_task
 from myrmidon.model.states import FINAL
-from myrmidon.server.calls import READERS, Call, Route
+from myrmidon.server.calls import READERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import task_result
@@ -18,11 +18,14 @@ from myrmidon.store.views import run_details
 from myrmidon.store.views.run_details import TaskOutcome
 from myrmidon.wire.tasks import Mode, TaskEnd, Waited, WaitRequest
 
+ROUTES = Routes()
+
 RECHECK_S = 5.0
 """How often states are read without a notification: another server may have written them."""
 MAX_WAIT_S = 120.0
 
 
+@ROUTES.add("POST", "/api/v1/tasks/wait", READERS, "Wait until tasks have ended", body=WaitRequest, waits=True)
 async def wait(context: ServerContext, call: Call) -> Waited:
     """Wait until any or all of these tasks have ended, or the time is up."""
     body: WaitRequest = call.body
@@ -76,17 +79,3 @@ def _task_end(end: TaskOutcome) -> TaskEnd:
         run=show_run(end.task_id, run) if run else None,
         exit_code=end.exit_code if run else None,
     )
-
-
-ROUTES = (
-    Route(
-        method="POST",
-        path="/api/v1/tasks/wait",
-        call=wait,
-        who=READERS,
-        summary="Wait until tasks have ended",
-        body=WaitRequest,
-        out=Waited,
-        waits=True,
-    ),
-)

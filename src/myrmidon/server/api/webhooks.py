@@ -13,7 +13,7 @@ from myrmidon.model.shown_input import show_value
 from myrmidon.relays import webhook_http
 from myrmidon.relays.webhook_http import Refused
 from myrmidon.server.api.common import LAST_ID
-from myrmidon.server.calls import WRITERS, Call, Route
+from myrmidon.server.calls import WRITERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.idempotency import claim_call_key
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
@@ -23,9 +23,12 @@ from myrmidon.store.tables.webhook import Delivery, Webhook
 from myrmidon.wire import webhooks as wire
 from myrmidon.wire.fields import Done, PageQuery
 
+ROUTES = Routes()
+
 RESOLVE_S = 5.0
 
 
+@ROUTES.add("POST", "/api/v1/webhooks", WRITERS, "Create a webhook", body=wire.NewWebhook, mutates=True)
 async def create_webhook(context: ServerContext, call: Call) -> wire.WebhookInfo:
     """Send the messages of a resource group to a URL from now on. Only this response contains the signing secret."""
     body: wire.NewWebhook = call.body
@@ -60,6 +63,7 @@ def _new_id(context: ServerContext, call: Call) -> int:
     return int.from_bytes(seed[:8], "big") >> 1 or 1
 
 
+@ROUTES.add("GET", "/api/v1/webhooks", WRITERS, "List webhooks")
 async def list_webhooks(context: ServerContext, call: Call) -> wire.WebhookList:
     """Webhooks of the caller's resource group; all for an administrator. Without their secrets."""
     scope = await context.groups.scope_of(call)
@@ -68,6 +72,7 @@ async def list_webhooks(context: ServerContext, call: Call) -> wire.WebhookList:
     return wire.WebhookList([_info(row, names.get(row.resource_group_id, "")) for row in rows])
 
 
+@ROUTES.add("DELETE", "/api/v1/webhooks/{id}", WRITERS, "Delete a webhook", mutates=True)
 async def delete_webhook(context: ServerContext, call: Call) -> Done:
     """Delete a webhook with its deliveries; messages that wait are not sent."""
     now, scope = context.now(), await context.groups.scope_of(call)
@@ -80,6 +85,7 @@ async def delete_webhook(context: ServerContext, call: Call) -> Done:
     return Done()
 
 
+@ROUTES.add("GET", "/api/v1/webhooks/{id}/deliveries", WRITERS, "List the deliveries of a webhook", query=PageQuery)
 async def list_deliveries(context: ServerContext, call: Call) -> wire.DeliveryList:
     """Messages for a webhook, newest first: those that wait, and those of the last three days."""
     query: PageQuery = call.query
@@ -95,6 +101,7 @@ async def list_deliveries(context: ServerContext, call: Call) -> wire.DeliveryLi
     return wire.DeliveryList([_delivery_info(row) for row in rows], cursor)
 
 
+@ROUTES.add("POST", "/api/v1/webhooks/{id}/deliveries/{delivery}/replay", WRITERS, "Send a message again", mutates=True)
 async def replay_delivery(context: ServerContext, call: Call) -> Done:
     """Send a message again, with the same message id and a new signature. One that waits is left as it is."""
     now, scope = context.now(), await context.groups.scope_of(call)
@@ -151,26 +158,3 @@ def _delivery_info(row: Delivery) -> wire.DeliveryInfo:
         status=row.status,
         error=row.error,
     )
-
-
-ROUTES = (
-    Route("POST", "/api/v1/webhooks", create_webhook, WRITERS, "Create a webhook", body=wire.NewWebhook, mutates=True),
-    Route("GET", "/api/v1/webhooks", list_webhooks, WRITERS, "List webhooks"),
-    Route("DELETE", "/api/v1/webhooks/{id}", delete_webhook, WRITERS, "Delete a webhook", mutates=True),
-    Route(
-        "GET",
-        "/api/v1/webhooks/{id}/deliveries",
-        list_deliveries,
-        WRITERS,
-        "List the deliveries of a webhook",
-        query=PageQuery,
-    ),
-    Route(
-        "POST",
-        "/api/v1/webhooks/{id}/deliveries/{delivery}/replay",
-        replay_delivery,
-        WRITERS,
-        "Send a message again",
-        mutates=True,
-    ),
-)

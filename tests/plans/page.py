@@ -88,7 +88,7 @@ PAGE: dict[str, Call] = {
     "values of a task": lambda tx, w, f: (
         task_values.inputs(tx, f["ids"]["z"], max_parts=100),
         task_values.outputs(tx, f["ids"]["x"]),
-        task_values.sources(tx, f["ids"]["y"], [f["value"]]),
+        task_values.inputs(tx, f["ids"]["y"], max_parts=100),
         task_values.on_edges(tx, sorted(f["ids"].values())[:100]),
     ),
     "shared values": lambda tx, w, f: shared_values.page(tx, group_id=None, before=MAX_ID, n=100),

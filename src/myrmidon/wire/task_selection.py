@@ -6,24 +6,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from myrmidon.wire.fields import Moment, TaskStateName
+from myrmidon.wire.tasks import TaskFilterQuery
 
 MAX_BATCH = 1_000
 
 
-class CountQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CountQuery(TaskFilterQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Filters as for the list of tasks; all must match."""
-
-    state: list[TaskStateName] = []
-    tag: Annotated[list[str], Meta(max_length=16)] = []
-    name: str | None = None
-    pool: str | None = None
-    bot: str | None = None
-    user: str | None = None
-    mine: bool = False
-    group: str | None = None
-    start: Moment | None = None
-    end: Moment | None = None
 
 
 class TaskCounts(Struct, frozen=True, kw_only=True):

@@ -172,8 +172,8 @@ class TaskInfo(Struct, frozen=True):
 # ---------------------------------------------------------------- lists
 
 
-class TaskQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Filters; all must match. ``start`` and ``end`` limit the time of creation, in microseconds UTC."""
+class TaskFilterQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Filters; all must match."""
 
     state: list[TaskStateName] = []
     tag: Annotated[list[str], Meta(max_length=16)] = []
@@ -186,6 +186,11 @@ class TaskQuery(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     group: str | None = None
     start: Moment | None = None
     end: Moment | None = None
+
+
+class TaskQuery(TaskFilterQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Filters; all must match. ``start`` and ``end`` limit the time of creation, in microseconds UTC."""
+
     sort: Literal["newest", "oldest"] = "newest"
     limit: Limit = 100
     cursor: str | None = None
@@ -344,7 +349,7 @@ class WaitRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class TaskEnd(Struct, frozen=True):
     """The state of a task. ``run`` and ``exit_code`` are those of its last run, null before the task has ended."""
 
-    task_id: str
+    task_id: TaskId
     state: str
     final: bool
     reason: str

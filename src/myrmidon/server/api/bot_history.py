@@ -12,21 +12,14 @@ from myrmidon.server.usecases.bots import count_dimensions, visible_events
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.views import bot_history, listings
 from myrmidon.store.views.bot_history import HistoryEntry, HistoryPosition
-from myrmidon.wire.bots import (
-    BotEventInfo,
-    BotEventList,
-    BotRunList,
-    DimensionInfo,
-    DimensionList,
-    DimensionsQuery,
-)
+from myrmidon.wire import bots as wire
 from myrmidon.wire.fields import PageQuery
 
 ROUTES = Routes()
 
 
 @ROUTES.add("GET", "/api/v1/bots/{id}/events", READERS, "List events of a bot", query=PageQuery)
-async def list_events(context: ServerContext, call: Call) -> BotEventList:
+async def list_events(context: ServerContext, call: Call) -> wire.BotEventList:
     """Events of a bot, newest first. They are kept after the bot was deleted, until the retention time ends.
 
     Events of runs are listed only if the run is in the caller's resource group, others only if the bot was in a pool
@@ -41,16 +34,16 @@ async def list_events(context: ServerContext, call: Call) -> BotEventList:
     events, more = await context.db.read(lambda tx: bot_history.page(tx, bot_id, position, n=query.limit))
     cursor = show_cursor(context.keys.cursor, kind, f"{more.until}:{more.seen}") if more else None
     visible = visible_events(events, scope, visible_pools(context, call.who))
-    return BotEventList([_event_info(event) for event in visible], cursor)
+    return wire.BotEventList([_event_info(event) for event in visible], cursor)
 
 
-def _event_info(event: HistoryEntry) -> BotEventInfo:
+def _event_info(event: HistoryEntry) -> wire.BotEventInfo:
     run = show_run(event.task_id, event.run) if event.task_id is not None else None
-    return BotEventInfo(event.at, event.kind, event.message, run, event.version)
+    return wire.BotEventInfo(event.at, event.kind, event.message, run, event.version)
 
 
 @ROUTES.add("GET", "/api/v1/bots/{id}/tasks", READERS, "List runs of a bot", query=PageQuery)
-async def list_runs(context: ServerContext, call: Call) -> BotRunList:
+async def list_runs(context: ServerContext, call: Call) -> wire.BotRunList:
     """Runs of a bot in the caller's resource group, newest task first."""
     bot_id, query = call.params["id"], call.query
     kind = f"runs {bot_id}"
@@ -60,17 +53,17 @@ async def list_runs(context: ServerContext, call: Call) -> BotRunList:
         lambda tx: listings.runs_of_bot(tx, bot_id, group_id=scope, before=before, n=query.limit)
     )
     cursor = show_cursor(context.keys.cursor, kind, str(last)) if last else None
-    return BotRunList(runs, cursor)
+    return wire.BotRunList(runs, cursor)
 
 
 # ---------------------------------------------------------------- dimensions
 
 
-@ROUTES.add("GET", "/api/v1/bots/dimensions", READERS, "Count the dimensions of bots", query=DimensionsQuery)
-async def list_dimensions(context: ServerContext, call: Call) -> DimensionList:
+@ROUTES.add("GET", "/api/v1/bots/dimensions", READERS, "Count the dimensions of bots", query=wire.DimensionsQuery)
+async def list_dimensions(context: ServerContext, call: Call) -> wire.DimensionList:
     """The dimensions of the bots that the caller may see, with the number of bots for each value.
 
     Counts can be ten seconds old.
     """
     counts, counted_at = await count_dimensions(context, call.who, call.query.pool)
-    return DimensionList([DimensionInfo(key, values) for key, values in counts.items()], counted_at)
+    return wire.DimensionList([wire.DimensionInfo(key, values) for key, values in counts.items()], counted_at)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from msgspec import structs
+
 from myrmidon.model.bot import Bot
 from myrmidon.model.errors import NotFound
 from myrmidon.scheduler import bot_identity
@@ -26,30 +28,19 @@ from myrmidon.store.views import listings
 from myrmidon.store.views.listings import BotFilter
 from myrmidon.store.views.pool_filter import PoolFilter
 from myrmidon.store.views.selection import stored_json
-from myrmidon.wire.bots import (
-    BotChanged,
-    BotInfo,
-    BotList,
-    BotQuery,
-    BotSummary,
-    BotTask,
-    DeleteQuery,
-    DrainBody,
-    QuarantineBody,
-    TerminateBody,
-)
+from myrmidon.wire import bots as wire
 from myrmidon.wire.fields import Done
 
 ROUTES = Routes()
 
-Busy: TypeAlias = Mapping[str, list[BotTask]]
+Busy: TypeAlias = Mapping[str, list[wire.BotTask]]
 """What the caller may see of the running runs, by bot id."""
 
 
-@ROUTES.add("GET", "/api/v1/bots", READERS, "List bots", query=BotQuery)
-async def list_bots(context: ServerContext, call: Call) -> BotList:
+@ROUTES.add("GET", "/api/v1/bots", READERS, "List bots", query=wire.BotQuery)
+async def list_bots(context: ServerContext, call: Call) -> wire.BotList:
     """Bots that match all filters, ordered by id."""
-    query: BotQuery = call.query
+    query: wire.BotQuery = call.query
     after = read_cursor(context.keys.cursor, "bots", query.cursor) if query.cursor else ""
     visible = visible_pools(context, call.who)
     silent_before = context.now() - context.rules.silent_after
@@ -63,11 +54,11 @@ async def list_bots(context: ServerContext, call: Call) -> BotList:
     # The cursor is taken from the ids: fewer rows are read when a bot was deleted between the two statements.
     ids, rows, busy = await context.db.read(read)
     cursor = show_cursor(context.keys.cursor, "bots", ids[-1]) if len(ids) == query.limit else None
-    return BotList([_summary(context, bot, busy, visible) for bot in rows], cursor)
+    return wire.BotList([_summary(context, bot, busy, visible) for bot in rows], cursor)
 
 
 @ROUTES.add("GET", "/api/v1/bots/{id}", READERS, "Get a bot")
-async def get_bot(context: ServerContext, call: Call) -> BotInfo:
+async def get_bot(context: ServerContext, call: Call) -> wire.BotInfo:
     """A bot in full."""
     bot_id = call.params["id"]
     scope, visible = await context.groups.scope_of(call), visible_pools(context, call.who)
@@ -81,10 +72,10 @@ async def get_bot(context: ServerContext, call: Call) -> BotInfo:
     return _info(context, bot, _summary(context, bot, busy, visible), scope)
 
 
-def _info(context: ServerContext, bot: Bot, summary: BotSummary, scope: int | None) -> BotInfo:
+def _info(context: ServerContext, bot: Bot, summary: wire.BotSummary, scope: int | None) -> wire.BotInfo:
     config = context.state.config.group_config(bot.id)
-    return BotInfo(
-        **{field: getattr(summary, field) for field in BotSummary.__struct_fields__},
+    return wire.BotInfo(
+        **structs.asdict(summary),
         state=stored_json(bot.state),
         session=bot.session,
         boot_id=bot.boot_id,
@@ -95,13 +86,13 @@ def _info(context: ServerContext, bot: Bot, summary: BotSummary, scope: int | No
     )
 
 
-def _summary(context: ServerContext, bot: Bot, busy: Busy, visible: PoolFilter | None) -> BotSummary:
+def _summary(context: ServerContext, bot: Bot, busy: Busy, visible: PoolFilter | None) -> wire.BotSummary:
     """Everybody may see that a bot is busy; only runs in the caller's resource group are listed."""
     connected = context.hub.bots.get(bot.id)
     seen_at = max(bot.heartbeat, connected.seen_at if connected else 0)
     silent = context.now() - seen_at > context.rules.silent_after
     tasks = busy.get(bot.id, [])
-    return BotSummary(
+    return wire.BotSummary(
         bot_id=bot.id,
         status=_status(bot, silent=silent, busy=bot.id in busy),
         alive=bool(bot.alive),
@@ -127,8 +118,8 @@ def _status(bot: Bot, *, silent: bool, busy: bool) -> str:
 # ---------------------------------------------------------------- actions
 
 
-def _changed(bot: Bot) -> BotChanged:
-    return BotChanged(bot.id, bool(bot.alive), bool(bot.draining), bot.quarantined)
+def _changed(bot: Bot) -> wire.BotChanged:
+    return wire.BotChanged(bot.id, bool(bot.alive), bool(bot.draining), bot.quarantined)
 
 
 def _get(tx: Tx, bot_id: str) -> Bot:
@@ -143,10 +134,10 @@ def _get(tx: Tx, bot_id: str) -> Bot:
     "/api/v1/bots/{id}/quarantine",
     ADMINS,
     "Quarantine a bot, or end its quarantine",
-    body=QuarantineBody,
+    body=wire.QuarantineBody,
     mutates=True,
 )
-async def quarantine_bot(context: ServerContext, call: Call) -> BotChanged:
+async def quarantine_bot(context: ServerContext, call: Call) -> wire.BotChanged:
     """Quarantine a bot, or end its quarantine. A quarantined bot gets no new tasks; its runs continue."""
     bot_id, reason, now = call.params["id"], call.body.reason, context.now()
 
@@ -160,8 +151,10 @@ async def quarantine_bot(context: ServerContext, call: Call) -> BotChanged:
     return _changed(bot)
 
 
-@ROUTES.add("POST", "/api/v1/bots/{id}/drain", ADMINS, "Drain a bot, or stop draining it", body=DrainBody, mutates=True)
-async def drain_bot(context: ServerContext, call: Call) -> BotChanged:
+@ROUTES.add(
+    "POST", "/api/v1/bots/{id}/drain", ADMINS, "Drain a bot, or stop draining it", body=wire.DrainBody, mutates=True
+)
+async def drain_bot(context: ServerContext, call: Call) -> wire.BotChanged:
     """Drain a bot, or stop draining it. A draining bot finishes its runs and gets no new tasks."""
     bot_id, draining, now = call.params["id"], call.body.draining, context.now()
 
@@ -176,26 +169,31 @@ async def drain_bot(context: ServerContext, call: Call) -> BotChanged:
 
 
 @ROUTES.add(
-    "POST", "/api/v1/bots/{id}/terminate", ADMINS, "Terminate a bot after its runs", body=TerminateBody, mutates=True
+    "POST",
+    "/api/v1/bots/{id}/terminate",
+    ADMINS,
+    "Terminate a bot after its runs",
+    body=wire.TerminateBody,
+    mutates=True,
 )
-async def terminate_bot(context: ServerContext, call: Call) -> BotChanged:
+async def terminate_bot(context: ServerContext, call: Call) -> wire.BotChanged:
     """Let a bot finish its runs and then exit. Idempotent."""
     bot_id = call.params["id"]
     task_id = await bot_usecases.terminate_bot(context, bot_id, call.body.reason, who=call.who.name)
     bot = await context.db.read(lambda tx: _get(tx, bot_id))
-    return BotChanged(bot.id, bool(bot.alive), bool(bot.draining), bot.quarantined, task_id)
+    return wire.BotChanged(bot.id, bool(bot.alive), bool(bot.draining), bot.quarantined, task_id)
 
 
-@ROUTES.add("DELETE", "/api/v1/bots/{id}", ADMINS, "Delete a bot", query=DeleteQuery, mutates=True)
+@ROUTES.add("DELETE", "/api/v1/bots/{id}", ADMINS, "Delete a bot", query=wire.DeleteQuery, mutates=True)
 async def delete_bot(context: ServerContext, call: Call) -> Done:
     """Delete a bot that is dead, and end its credentials; its events are kept. Idempotent."""
-    query: DeleteQuery = call.query
+    query: wire.DeleteQuery = call.query
     await bot_usecases.delete_bot(context, call.params["id"], force=query.force)
     return Done()
 
 
 @ROUTES.add("POST", "/api/v1/bots/{id}/revoke", ADMINS, "Revoke the credentials of a bot", mutates=True)
-async def revoke_bot(context: ServerContext, call: Call) -> BotChanged:
+async def revoke_bot(context: ServerContext, call: Call) -> wire.BotChanged:
     """End the credentials of a bot; it must be introduced again. At once on this server, within seconds on others."""
     bot_id, now = call.params["id"], context.now()
 

@@ -15,14 +15,7 @@ from myrmidon.server.usecases.run_errors import shown_errors
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.views import function_stats
 from myrmidon.store.views.function_stats import FunctionTask
-from myrmidon.wire.function_stats import (
-    FunctionFailures,
-    FunctionInfo,
-    FunctionList,
-    FunctionSummary,
-    FunctionTaskInfo,
-    FunctionVersion,
-)
+from myrmidon.wire import function_stats as wire
 from myrmidon.wire.functions import FunctionError
 
 ROUTES = Routes()
@@ -35,18 +28,18 @@ MAX_LINE = 200
 
 
 @ROUTES.add("GET", "/api/v1/functions", READERS, "List functions with durations and failures")
-async def list_functions(context: ServerContext, call: Call) -> FunctionList:
+async def list_functions(context: ServerContext, call: Call) -> wire.FunctionList:
     """Functions that recent tasks have run, those with the most tasks first."""
     scope = await context.groups.scope_of(call)
     by_name: dict[str, list[FunctionTask]] = defaultdict(list)
     for task in await context.db.read(lambda tx: function_stats.newest(tx, group_id=scope)):
         by_name[f"{task.package_name}:{task.func_name}"].append(task)
     found = [_summary(name, tasks) for name, tasks in by_name.items()]
-    return FunctionList(sorted(found, key=lambda one: (-one.num_tasks, one.name)))
+    return wire.FunctionList(sorted(found, key=lambda one: (-one.num_tasks, one.name)))
 
 
 @ROUTES.add("GET", "/api/v1/functions/{name}", READERS, "Get a function with its failures and newest tasks")
-async def get_function(context: ServerContext, call: Call) -> FunctionInfo:
+async def get_function(context: ServerContext, call: Call) -> wire.FunctionInfo:
     """One function: durations, failures by exception, versions, and its newest tasks."""
     name = call.params["name"]
     package, _, func = name.rpartition(":")
@@ -58,13 +51,13 @@ async def get_function(context: ServerContext, call: Call) -> FunctionInfo:
         return tasks, shown_errors(tx, function_stats.errors(tx, failed))
 
     tasks, errors = await context.db.read(read)
-    return FunctionInfo(
+    return wire.FunctionInfo(
         name=name,
         summary=_summary(name, tasks) if tasks else None,
         errors=_failures(tasks, errors),
         versions=_versions(tasks),
         tasks=[
-            FunctionTaskInfo(
+            wire.FunctionTaskInfo(
                 task_id=show_task(task.id),
                 state=task.state,
                 created_at=created_ms(task.id) * 1000,
@@ -75,13 +68,13 @@ async def get_function(context: ServerContext, call: Call) -> FunctionInfo:
     )
 
 
-def _failures(tasks: Sequence[FunctionTask], errors: Mapping[int, FunctionError]) -> list[FunctionFailures]:
+def _failures(tasks: Sequence[FunctionTask], errors: Mapping[int, FunctionError]) -> list[wire.FunctionFailures]:
     """Failed tasks that look alike, most frequent first."""
     groups: dict[tuple[str, str, str], list[FunctionTask]] = defaultdict(list)
     for task in filter(_has_failed, tasks):
         groups[task.state, task.reason, _first_line(errors.get(task.id))].append(task)
     return [
-        FunctionFailures(
+        wire.FunctionFailures(
             state=state, reason=reason, error=error, num_tasks=len(alike), last_task_id=show_task(alike[0].id)
         )
         for (state, reason, error), alike in sorted(groups.items(), key=lambda item: -len(item[1]))
@@ -94,13 +87,13 @@ def _first_line(error: FunctionError | None) -> str:
     return f"{error.type}: {error.message.partition(chr(10))[0][:MAX_LINE]}"
 
 
-def _versions(tasks: Sequence[FunctionTask]) -> list[FunctionVersion]:
+def _versions(tasks: Sequence[FunctionTask]) -> list[wire.FunctionVersion]:
     """The tasks by their code, newest first."""
     by_code: dict[str | None, list[FunctionTask]] = defaultdict(list)
     for task in tasks:
         by_code[task.code].append(task)
     return [
-        FunctionVersion(
+        wire.FunctionVersion(
             code=code,
             num_tasks=len(alike),
             num_failed=sum(map(_has_failed, alike)),
@@ -120,10 +113,10 @@ def _duration(task: FunctionTask) -> float | None:
     return (task.completed_at - task.started_at) / SECOND
 
 
-def _summary(name: str, tasks: Sequence[FunctionTask]) -> FunctionSummary:
+def _summary(name: str, tasks: Sequence[FunctionTask]) -> wire.FunctionSummary:
     succeeded = [task for task in tasks if task.state == TaskState.SUCCEEDED]
     times = sorted(seconds for task in succeeded if (seconds := _duration(task)) is not None)
-    return FunctionSummary(
+    return wire.FunctionSummary(
         name=name,
         num_tasks=len(tasks),
         num_running=sum(task.state == TaskState.RUNNING for task in tasks),

@@ -22,7 +22,7 @@ from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import check_priority
 from myrmidon.server.usecases import jobs as job_usecases
 from myrmidon.server.usecases.idempotency import claim_call_key
-from myrmidon.server.usecases.jobs import find_job
+from myrmidon.server.usecases.jobs import find_job, job_finder
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables.job import Job
@@ -71,11 +71,11 @@ async def _change(
     context: ServerContext, call: Call, verb: str, change: Callable[[Tx, Job], object]
 ) -> wire.JobChanged:
     """Apply a change to a job once per request key; the job afterwards."""
-    scope, group_id = await context.groups.scope_of(call), await context.groups.id_for(call)
+    find = await job_finder(context, call)
     now = context.now()
 
     def apply(tx: Tx) -> wire.JobChanged:
-        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id, only=call.who.job_id)
+        job = find(tx, call.params["id"])
         if claim_call_key(tx, call, verb, show_task(job.id), now=now, subject=job.id):
             change(tx, job)
         return _changed(jobs.read(tx, [job.id])[job.id])
@@ -180,18 +180,18 @@ def task_of(tx: Tx, job: Job, label: str) -> int:
 async def rerun_job(context: ServerContext, call: Call) -> wire.JobRerun:
     """Run again what did not succeed, all tasks, or one task with what depends on it; or say what that would be."""
     body: wire.RerunJob = call.body
-    scope, group_id = await context.groups.scope_of(call), await context.groups.id_for(call)
+    find = await job_finder(context, call)
     now = context.now()
 
     def preview(tx: Tx) -> wire.JobRerun:
-        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id, only=call.who.job_id)
+        job = find(tx, call.params["id"])
         num_tasks, labels = _preview(tx, job, body)
         return wire.JobRerun(
             job_id=show_task(job.id), state=JobState(job.state).value, num_tasks=num_tasks, labels=labels
         )
 
     def rerun(tx: Tx) -> wire.JobRerun:
-        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id, only=call.who.job_id)
+        job = find(tx, call.params["id"])
         if claim_call_key(tx, call, "rerun job", show_task(job.id), now=now, subject=job.id):
             _rerun(tx, context, job, body, now)
         return wire.JobRerun(job_id=show_task(job.id), state=JobState(jobs.read(tx, [job.id])[job.id].state).value)

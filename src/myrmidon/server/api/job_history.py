@@ -13,18 +13,7 @@ from myrmidon.server.usecases.jobs import get_job
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.views import job_history
-from myrmidon.wire.job_history import (
-    BotRuns,
-    FlakyLabel,
-    FlakyLabels,
-    FlakyQuery,
-    JobName,
-    JobNames,
-    JobRunInfo,
-    NamesQuery,
-    Timeline,
-    TimelineQuery,
-)
+from myrmidon.wire import job_history as wire
 
 ROUTES = Routes()
 
@@ -36,16 +25,16 @@ MAX_FLAKY_TASKS = 20_000
 # ---------------------------------------------------------------- by name
 
 
-@ROUTES.add("GET", "/api/v1/job-names", READERS, "List names of jobs with their last runs", query=NamesQuery)
-async def list_names(context: ServerContext, call: Call) -> JobNames:
+@ROUTES.add("GET", "/api/v1/job-names", READERS, "List names of jobs with their last runs", query=wire.NamesQuery)
+async def list_names(context: ServerContext, call: Call) -> wire.JobNames:
     """The names of jobs, each with its last runs."""
-    query: NamesQuery = call.query
+    query: wire.NamesQuery = call.query
     scope = await context.groups.scope_of(call)
 
     by_name = await context.db.read(lambda tx: job_history.newest(tx, group_id=scope))
-    return JobNames(
+    return wire.JobNames(
         [
-            JobName(
+            wire.JobName(
                 name=name,
                 group=group,
                 num_jobs=len(jobs),
@@ -62,29 +51,29 @@ async def list_names(context: ServerContext, call: Call) -> JobNames:
     "/api/v1/job-names/flaky",
     READERS,
     "List labels that have failed in the last jobs of a name",
-    query=FlakyQuery,
+    query=wire.FlakyQuery,
 )
-async def list_flaky(context: ServerContext, call: Call) -> FlakyLabels:
+async def list_flaky(context: ServerContext, call: Call) -> wire.FlakyLabels:
     """Labels of the last jobs of a name that have failed, and on which bots."""
-    query: FlakyQuery = call.query
+    query: wire.FlakyQuery = call.query
     scope = await context.groups.scope_of(call)
 
-    def read(tx: Tx) -> FlakyLabels:
+    def read(tx: Tx) -> wire.FlakyLabels:
         ids = _up_to(job_history.newest_of_name(tx, query.name, group_id=scope, before=LAST_ID, n=RUNS))
-        return FlakyLabels(len(ids), _flaky(job_history.runs_by_label(tx, ids)))
+        return wire.FlakyLabels(len(ids), _flaky(job_history.runs_by_label(tx, ids)))
 
     return await context.db.read(read)
 
 
-def _up_to(jobs: Mapping[int, JobRunInfo]) -> list[int]:
+def _up_to(jobs: Mapping[int, wire.JobRunInfo]) -> list[int]:
     """The first of these jobs that have at most MAX_FLAKY_TASKS tasks together; at least one."""
     totals = accumulate(job.num_tasks for job in jobs.values())
     return [job_id for job_id, total in zip(jobs, totals, strict=True) if total <= MAX_FLAKY_TASKS] or list(jobs)[:1]
 
 
-def _flaky(by_label: Mapping[str, Sequence[BotRuns]]) -> list[FlakyLabel]:
+def _flaky(by_label: Mapping[str, Sequence[wire.BotRuns]]) -> list[wire.FlakyLabel]:
     found = [
-        FlakyLabel(
+        wire.FlakyLabel(
             label=label,
             num_runs=sum(one.num_runs for one in bots),
             num_failed=sum(one.num_failed for one in bots),
@@ -103,19 +92,19 @@ def _flaky(by_label: Mapping[str, Sequence[BotRuns]]) -> list[FlakyLabel]:
     "/api/v1/jobs/{id}/timeline",
     READERS,
     "Get the times of a job's tasks and its critical path",
-    query=TimelineQuery,
+    query=wire.TimelineQuery,
 )
-async def get_timeline(context: ServerContext, call: Call) -> Timeline:
+async def get_timeline(context: ServerContext, call: Call) -> wire.Timeline:
     """When each task of a job waited and ran, and which of them decide when the job ends."""
-    query: TimelineQuery = call.query
+    query: wire.TimelineQuery = call.query
     job = await get_job(context, call, call.params["id"])
     kind = f"timeline {job.id}"
     after = int(read_cursor(context.keys.cursor, kind, query.cursor)) if query.cursor else 0
 
-    def read(tx: Tx) -> Timeline:
+    def read(tx: Tx) -> wire.Timeline:
         path = job_history.critical_path(tx, job.id)
         rows, last = job_history.times(tx, job.id, after=after, n=query.limit, path=set(path))
-        return Timeline(
+        return wire.Timeline(
             created_at=job.creation_time,
             ended_at=job.ended_at,
             now=context.now(),

@@ -25,7 +25,7 @@ from myrmidon.server.calls import JOB_READERS, MIB, READERS, WRITERS, Call, Rout
 from myrmidon.server.context import ServerContext
 from myrmidon.server.large_documents import LARGE_BYTES, free_parts
 from myrmidon.server.usecases import jobs as job_usecases
-from myrmidon.server.usecases.jobs import find_job
+from myrmidon.server.usecases.jobs import job_finder
 from myrmidon.server.usecases.pagination import read_cursor, show_cursor
 from myrmidon.server.usecases.results import find_stream
 from myrmidon.server.usecases.run_errors import NO_END, shown_ends
@@ -255,10 +255,8 @@ async def list_jobs(context: ServerContext, call: Call) -> wire.JobList:
 @ROUTES.add("GET", "/api/v1/jobs/{id}", JOB_READERS, "Get a job")
 async def get_job(context: ServerContext, call: Call) -> wire.JobInfo:
     """A job with the counts of its tasks and its first failure."""
-    scope, group_id = await context.groups.scope_of(call), await context.groups.id_for(call)
-    return await context.db.read(
-        lambda tx: job_info(tx, find_job(tx, call.params["id"], scope=scope, group_id=group_id, only=call.who.job_id))
-    )
+    find = await job_finder(context, call)
+    return await context.db.read(lambda tx: job_info(tx, find(tx, call.params["id"])))
 
 
 def job_info(tx: Tx, job: Job) -> wire.JobInfo:
@@ -288,11 +286,11 @@ def _failure(tx: Tx, task_id: int) -> wire.Failure | None:
 @ROUTES.add("DELETE", "/api/v1/jobs/{id}", WRITERS, "Delete an ended job", mutates=True)
 async def delete_job(context: ServerContext, call: Call) -> Done:
     """Delete an ended job with its tasks, values and logs, in the background."""
-    scope, group_id = await context.groups.scope_of(call), await context.groups.id_for(call)
+    find = await job_finder(context, call)
     now = context.now()
 
     def delete(tx: Tx) -> None:
-        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id, only=call.who.job_id)
+        job = find(tx, call.params["id"])
         retention.delete_job(tx, job.id, group_id=job.resource_group_id, now=now, ids=context.ids, rules=context.rules)
 
     await context.db.write(delete)

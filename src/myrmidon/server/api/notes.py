@@ -10,7 +10,7 @@ from myrmidon.scheduler import annotate as annotating
 from myrmidon.server.calls import JOB_READERS, JOB_WRITERS, Call, Role, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.idempotency import claim_call_key
-from myrmidon.server.usecases.jobs import find_job, get_job
+from myrmidon.server.usecases.jobs import get_job, job_finder
 from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import notes
@@ -64,11 +64,11 @@ async def set_meta(context: ServerContext, call: Call) -> wire.JobMeta:
     body: wire.SetMeta = call.body
     if body.value is not None:
         _check_text("value", body.value)
-    scope, group_id = await context.groups.scope_of(call), await context.groups.id_for(call)
+    find = await job_finder(context, call)
     now = context.now()
 
     def change(tx: Tx) -> wire.JobMeta:
-        job = find_job(tx, call.params["id"], scope=scope, group_id=group_id, only=call.who.job_id)
+        job = find(tx, call.params["id"])
         if claim_call_key(tx, call, "set meta", show_task(job.id), now=now, subject=job.id):
             annotating.set_meta(tx, job.id, body.name, body.value, now=now, ids=context.ids)
         return wire.JobMeta(values=notes.meta(tx, job.id))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import partial
 
 from myrmidon.model.errors import NotFound, WrongState
-from myrmidon.model.ids import show_task, try_parse_id
+from myrmidon.model.ids import try_parse_id
 from myrmidon.model.value import Value
 from myrmidon.server.calls import JOB_READERS, READERS, Answer, Call, Identity, Routes
 from myrmidon.server.context import ServerContext
@@ -17,8 +16,7 @@ from myrmidon.server.usecases.shared_values import is_visible
 from myrmidon.server.usecases.tasks import get_visible_task, parse_path_id
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.views import job_values, task_values
-from myrmidon.store.views.job_values import OwnedValue, ValueLine
-from myrmidon.store.views.task_values import InputLine, Source
+from myrmidon.store.views.job_values import OwnedValue
 from myrmidon.wire import values as wire
 from myrmidon.wire.fields import PageQuery
 
@@ -34,24 +32,8 @@ async def list_values(context: ServerContext, call: Call) -> wire.ValueList:
     job = await get_job(context, call, call.params["id"])
     kind = f"values of job {job.id}"
     after = int(read_cursor(context.keys.cursor, kind, query.cursor)) if query.cursor else 0
-    lines, last = await context.db.read(partial(job_values.of_job, job_id=job.id, after=after, n=query.limit))
-    cursor = show_cursor(context.keys.cursor, kind, str(last)) if last is not None else None
-    return wire.ValueList([_show_value(line) for line in lines], cursor)
-
-
-def _show_value(line: ValueLine) -> wire.ValueInfo:
-    value = line.value
-    return wire.ValueInfo(
-        value_id=show_task(value.id),
-        type=value.type,
-        written=value.written,
-        size=value.size,
-        digest=value.digest,
-        shared=line.shared,
-        producer=line.producer,
-        position=line.position,
-        num_consumers=line.num_consumers,
-    )
+    values, last = await context.db.read(partial(job_values.of_job, job_id=job.id, after=after, n=query.limit))
+    return wire.ValueList(values, show_cursor(context.keys.cursor, kind, str(last)) if last is not None else None)
 
 
 # ---------------------------------------------------------------- the values of a task
@@ -68,31 +50,10 @@ async def list_task_values(context: ServerContext, call: Call) -> wire.TaskValue
 
     def read(tx: Tx) -> wire.TaskValues:
         get_visible_task(tx, task_id, scope)
-        lines = task_values.inputs(tx, task_id, max_parts=MAX_PARTS)
-        known = {line.written_as for line in lines if line.written_as is not None}
-        sources = task_values.sources(tx, task_id, sorted(known))
-        parts = [line for line in lines if line.part is not None]
-        return wire.TaskValues(
-            [_show_input(line, sources, parts) for line in lines if line.part is None],
-            [_show_input(line, {}, ()) for line in task_values.outputs(tx, task_id)],
-        )
+        inputs = task_values.inputs(tx, task_id, max_parts=MAX_PARTS)
+        return wire.TaskValues(inputs, task_values.outputs(tx, task_id))
 
     return await context.db.read(read)
-
-
-def _show_input(line: InputLine, sources: Mapping[int, Source], parts: Sequence[InputLine]) -> wire.TaskValue:
-    source = sources.get(line.written_as) if line.written_as is not None else None
-    own_parts = [part for part in parts if part.position == line.position] if line.num_parts is not None else []
-    return wire.TaskValue(
-        position=line.position if line.part is None else line.part,
-        type=line.type,
-        value_id=show_task(line.value_id),
-        size=line.size,
-        shared=bool(line.shared),
-        source=wire.ValueSource(show_task(source.task_id), source.label, source.position) if source else None,
-        num_parts=line.num_parts,
-        parts=[_show_input(part, sources, ()) for part in own_parts],
-    )
 
 
 # ---------------------------------------------------------------- one value

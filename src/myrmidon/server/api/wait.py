@@ -8,14 +8,13 @@ from collections.abc import Set as AbstractSet
 from functools import partial
 
 from myrmidon.model.errors import NotFound
-from myrmidon.model.ids import parse_id, show_run, show_task
+from myrmidon.model.ids import parse_id, show_task
 from myrmidon.model.states import FINAL
 from myrmidon.server.calls import READERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import task_result
 from myrmidon.store.views import run_details
-from myrmidon.store.views.run_details import TaskOutcome
 from myrmidon.wire.tasks import Mode, TaskEnd, Waited, WaitRequest
 
 ROUTES = Routes()
@@ -65,17 +64,4 @@ def _check(
 
 def _ends(tx: Tx, ids: Sequence[int]) -> list[TaskEnd]:
     ends = run_details.ends(tx, sorted(set(ids)))
-    return [_task_end(ends[task_id]) for task_id in ids if task_id in ends]
-
-
-def _task_end(end: TaskOutcome) -> TaskEnd:
-    final = end.state in FINAL
-    run = end.run if final else None
-    return TaskEnd(
-        task_id=show_task(end.task_id),
-        state=end.state,
-        final=final,
-        reason=end.reason,
-        run=show_run(end.task_id, run) if run else None,
-        exit_code=end.exit_code if run else None,
-    )
+    return [ends[task_id] for task_id in ids if task_id in ends]

@@ -325,9 +325,12 @@ def find_job(tx: Tx, text: str, *, scope: int | None, group_id: int, only: int |
     return job
 
 
+async def job_finder(context: ServerContext, call: Call, group: str | None = None) -> Callable[..., Job]:
+    """``find_job`` with the rights of the caller; ``group``: where an external id is looked up."""
+    scope, group_id = await context.groups.scope_of(call), await context.groups.id_for(call, group)
+    return partial(find_job, scope=scope, group_id=group_id, only=call.who.job_id)
+
+
 async def get_job(context: ServerContext, call: Call, text: str, *, group: str | None = None) -> Job:
-    """As find_job, in a transaction of its own; ``group``: where an external id is looked up."""
-    scope = await context.groups.scope_of(call)
-    group_id = await context.groups.id_for(call, group)
-    only = call.who.job_id
-    return await context.db.read(partial(find_job, text=text, scope=scope, group_id=group_id, only=only))
+    """As find_job, in a transaction of its own."""
+    return await context.db.read(partial(await job_finder(context, call, group), text=text))

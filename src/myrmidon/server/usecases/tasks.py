@@ -16,8 +16,7 @@ from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import task_request, task_result
 from myrmidon.store.views import listings, run_details
 from myrmidon.store.views.listings import TaskFilter
-from myrmidon.wire.task_selection import CountQuery
-from myrmidon.wire.tasks import TaskQuery
+from myrmidon.wire.tasks import TaskFilterQuery
 
 TAGS_SAMPLE = 2000
 """How many of the newest tasks recent_tags reads."""
@@ -70,7 +69,7 @@ async def recent_tags(context: ServerContext, call: Call) -> dict[str, list[str]
     }
 
 
-async def filter_of_query(context: ServerContext, call: Call, query: TaskQuery | CountQuery) -> TaskFilter:
+async def filter_of_query(context: ServerContext, call: Call, query: TaskFilterQuery) -> TaskFilter:
     """The filters of a list or a count, limited to what the caller may see."""
     scope = await context.groups.scope_of(call)
     if query.group is not None:

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from myrmidon.model.ids import Micros
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.views.selection import in_group
 
 SCAN_LIMIT = 20_000
 """Tasks that are looked at: the newest ones."""
@@ -60,4 +61,4 @@ def errors(tx: Tx, task_ids: Sequence[int]) -> dict[int, str | None]:
 
 def _given(tx: Tx, group_id: int | None) -> dict[str, int]:
     row = tx.one(FLOOR, limit=SCAN_LIMIT)
-    return {"floor": row[0] if row else 0, "any_group": int(group_id is None), "resource_group": group_id or 0}
+    return {"floor": row[0] if row else 0, **in_group(group_id)}

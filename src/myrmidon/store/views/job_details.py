@@ -10,7 +10,7 @@ from msgspec import Struct, json, structs
 from myrmidon.model.ids import Micros
 from myrmidon.model.states import FINAL, JobState, TaskState
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.views.selection import GROUP_NAME, Selection
+from myrmidon.store.views.selection import GROUP_NAME, Selection, in_group
 from myrmidon.wire.jobs import JobInfo, JobSummary, JobTask
 
 SCAN_LIMIT = 5_000
@@ -70,8 +70,7 @@ def jobs(tx: Tx, filters: JobFilter, *, before: int, n: int, scan: int = SCAN_LI
     given = {
         "from_id": filters.from_id,
         "states": filters.states or list(JobState),
-        "any_group": int(filters.group_id is None),
-        "resource_group": filters.group_id or 0,
+        **in_group(filters.group_id),
         "any_name": int(filters.name is None),
         "name": filters.name or "",
     }

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from myrmidon.model.ids import Micros
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.views.selection import GROUP_NAME, Selection
+from myrmidon.store.views.selection import GROUP_NAME, Selection, in_group
 from myrmidon.wire.job_history import BotRuns, JobRunInfo, TimelineRow
 
 SCAN_LIMIT = 5_000
@@ -26,15 +26,14 @@ NEWEST_OF_NAME = f"{_NEWEST} AND j.name = :name AND j.id < :before ORDER BY j.id
 def newest(tx: Tx, *, group_id: int | None, n: int = SCAN_LIMIT) -> dict[tuple[str, str], list[JobRunInfo]]:
     """The newest jobs, by name and resource group."""
     found: dict[tuple[str, str], list[JobRunInfo]] = {}
-    for row in tx.all(NEWEST, any_group=int(group_id is None), resource_group=group_id or 0, n=n):
+    for row in tx.all(NEWEST, **in_group(group_id), n=n):
         found.setdefault((row[-2], row[-1]), []).append(JOB(row))
     return found
 
 
 def newest_of_name(tx: Tx, name: str, *, group_id: int | None, before: int, n: int) -> dict[int, JobRunInfo]:
     """The newest jobs of a name with smaller ids than ``before``, by id."""
-    given = {"any_group": int(group_id is None), "resource_group": group_id or 0}
-    return {row[0]: JOB(row) for row in tx.all(NEWEST_OF_NAME, name=name, before=before, n=n, **given)}
+    return {row[0]: JOB(row) for row in tx.all(NEWEST_OF_NAME, name=name, before=before, n=n, **in_group(group_id))}
 
 
 # ---------------------------------------------------------------- labels that fail now and then

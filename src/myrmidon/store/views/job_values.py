@@ -2,13 +2,17 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from myrmidon.model.ids import show_task
 from myrmidon.model.value import Value
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.sql import Row
+from myrmidon.wire.values import ValueInfo
 
 # ---------------------------------------------------------------- results
 
@@ -114,16 +118,6 @@ def _value(row: Sequence[Any]) -> Value:
 # ---------------------------------------------------------------- the values of a job
 
 
-class ValueLine(Struct, frozen=True):
-    """A value of a job. ``producer`` is the label of the task that writes it; None for a constant."""
-
-    value: Value
-    num_consumers: int
-    shared: bool = False
-    producer: str | None = None
-    position: int | None = None
-
-
 TASKS = """
     SELECT l.task_id, l.label FROM task_results t JOIN task_labels l ON l.task_id = t.id AND l.job_id = t.job_id
      WHERE t.job_id = :job AND t.id > :after ORDER BY t.id LIMIT :n
@@ -155,7 +149,7 @@ OUTPUTS_OF_PARENTS = """
 """
 
 
-def of_job(tx: Tx, job_id: int, *, after: int, n: int) -> tuple[list[ValueLine], int | None]:
+def of_job(tx: Tx, job_id: int, *, after: int, n: int) -> tuple[list[ValueInfo], int | None]:
     """The constants and outputs of the next n tasks of a job, by id, and the task to continue after; None at the end.
 
     A page consists of tasks, because values have no index of their producers: it would slow every submit.
@@ -164,22 +158,21 @@ def of_job(tx: Tx, job_id: int, *, after: int, n: int) -> tuple[list[ValueLine],
     ids = sorted(labels)
     if not ids:
         return [], None
-    produced = _produced(tx, labels)
-    found = [*_constants(tx, ids), *produced]
-    found.sort(key=lambda line: line.value.id)
-    return found, ids[-1] if len(ids) == n else None
+    found = [*_constants(tx, ids), *_produced(tx, labels)]
+    found.sort(key=itemgetter(0))
+    return [value for _, value in found], ids[-1] if len(ids) == n else None
 
 
-def _constants(tx: Tx, ids: Sequence[int]) -> list[ValueLine]:
-    """The inputs of tasks that no parent produces."""
+def _constants(tx: Tx, ids: Sequence[int]) -> list[tuple[int, ValueInfo]]:
+    """The inputs of tasks that no parent produces, by id."""
     from_parents = {row[0] for row in tx.all(OUTPUTS_OF_PARENTS, ids=ids)}
     rows = [row for row in tx.all(OWN_INPUTS, ids=ids) if row[2] not in from_parents]
     readers = Counter(row[2] for row in rows)
-    values = {row[2]: Value(row[2], row[3], None, row[4], row[5]) for row in rows}
-    return [ValueLine(value, readers[value.id]) for value in values.values()]
+    values = {row[2]: row[3:] for row in rows}
+    return [(id_, _info(id_, *row, shared=False, num_consumers=readers[id_])) for id_, row in values.items()]
 
 
-def _produced(tx: Tx, labels: dict[int, str]) -> list[ValueLine]:
+def _produced(tx: Tx, labels: dict[int, str]) -> list[tuple[int, ValueInfo]]:
     rows: list[Row] = tx.all(PRODUCED, ids=sorted(labels))
     if not rows:
         return []
@@ -189,16 +182,25 @@ def _produced(tx: Tx, labels: dict[int, str]) -> list[ValueLine]:
         for text in (READ_BY_CHILDREN, PARTS_OF_CHILDREN)
         for row in tx.all(text, ids=sorted(labels), values=values)
     )
-    return [
-        ValueLine(
-            Value(shared_id or value_id, kind, None, digest, size),
-            readers[value_id],
-            shared=shared_id is not None,
-            producer=labels[task_id],
-            position=position,
-        )
-        for task_id, position, value_id, shared_id, kind, digest, size in rows
-    ]
+    found = []
+    for task_id, position, value_id, shared_id, *row in rows:
+        id_, consumers = shared_id or value_id, readers[value_id]
+        info = _info(id_, *row, shared=shared_id is not None, num_consumers=consumers)
+        found.append((id_, replace(info, producer=labels[task_id], position=position)))
+    return found
+
+
+def _info(value_id: int, kind: str, digest: str | None, size: int | None, **known: Any) -> ValueInfo:
+    return ValueInfo(
+        value_id=show_task(value_id),
+        type=kind,
+        written=size is not None,
+        size=size,
+        digest=digest,
+        producer=None,
+        position=None,
+        **known,
+    )
 
 
 # ---------------------------------------------------------------- one value

@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from myrmidon.model.ids import Micros
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.views.selection import in_group
 
 MAX_RUNS = 5_000
 """Runs of a bot that a chart reads: the newest ones."""
@@ -53,7 +54,7 @@ WAITS = """
 def waits(tx: Tx, group_id: int | None) -> list[Wait]:
     """The waiting times of the newest tasks that have started."""
     row = tx.one(FLOOR, n=SAMPLE)
-    given = {"floor": row[0] if row else 0, "any_group": int(group_id is None), "resource_group": group_id or 0}
+    given = {"floor": row[0] if row else 0, **in_group(group_id)}
     return [Wait(*found) for found in tx.all(WAITS, **given)]
 
 
@@ -72,7 +73,7 @@ READY = """
 
 
 def ready_by_pool(tx: Tx, group_id: int | None) -> list[PoolReady]:
-    rows = tx.all(READY, any_group=int(group_id is None), resource_group=group_id or 0)
+    rows = tx.all(READY, **in_group(group_id))
     return [PoolReady(*row) for row in rows]
 
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 from myrmidon.model.ids import Micros
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.views.pool_filter import PoolFilter, pool_condition
-from myrmidon.store.views.selection import CREATED_AT, GROUP_NAME, Selection
+from myrmidon.store.views.selection import CREATED_AT, GROUP_NAME, Selection, in_group
 from myrmidon.wire.queues import QueueInfo
 
 STATUSES = ("dead", "silent", "quarantined", "maintenance", "draining", "busy", "idle")
@@ -111,7 +111,7 @@ def unkilled_runs(tx: Tx, *, group_id: int | None, before: Micros, n: int) -> li
 
 
 def _stuck_runs(tx: Tx, sql: str, group_id: int | None, before: Micros, n: int) -> list[StuckRun]:
-    rows = tx.all(sql, any_group=int(group_id is None), resource_group=group_id or 0, before=before, n=n)
+    rows = tx.all(sql, **in_group(group_id), before=before, n=n)
     return [StuckRun(*row) for row in rows]
 
 
@@ -124,7 +124,5 @@ FAILING_WEBHOOKS = """
 
 def failing_webhooks(tx: Tx, *, group_id: int | None, failures: int, n: int) -> Sequence[tuple[int, str, int, int]]:
     """Webhooks whose last deliveries have failed: id, URL, number of failures in a row, messages that wait."""
-    rows = tx.all(
-        FAILING_WEBHOOKS, any_group=int(group_id is None), resource_group=group_id or 0, failures=failures, n=n
-    )
+    rows = tx.all(FAILING_WEBHOOKS, **in_group(group_id), failures=failures, n=n)
     return [(row[0], row[1], row[2], row[3]) for row in rows]

@@ -8,7 +8,7 @@ from myrmidon.model.ids import RUN_CAP, Micros
 from myrmidon.model.task_result import TaskRun
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.views.selection import Selection
-from myrmidon.wire.tasks import RunStats
+from myrmidon.wire.tasks import RunStats, TaskEnd
 
 
 class BotAtRun(Struct, frozen=True, gc=False):
@@ -107,28 +107,26 @@ def runs_of_bot(tx: Tx, bot_id: str, *, low: int, high: int, n: int) -> tuple[li
     return [item for item in found if item.run.task_id >= last], last
 
 
-class TaskOutcome(Struct, frozen=True, gc=False):
-    """The state of a task, and its decisive run of the present generation."""
-
-    task_id: int
-    state: str
-    reason: str
-    run: int | None
-    exit_code: int | None
-
-
-ENDS = """
-    SELECT t.id, t.state, t.reason, r.run, r.exit_code
+END = Selection(
+    TaskEnd,
+    "t",
+    task_id="t.id",
+    final="t.state NOT IN ('WAITING', 'READY', 'RUNNING')",
+    run=("t.id", "u.run"),
+    exit_code="u.exit_code",
+)
+ENDS = f"""
+    SELECT {END.columns}
       FROM task_results t
-      LEFT JOIN task_runs r ON r.task_id = t.id AND r.run = COALESCE(t.instance_id, t.run_number)
-                           AND r.generation = t.generation
-     WHERE t.id {in:ids}
+      LEFT JOIN task_runs u ON u.task_id = t.id AND u.run = COALESCE(t.instance_id, t.run_number)
+                           AND u.generation = t.generation AND t.state NOT IN ('WAITING', 'READY', 'RUNNING')
+     WHERE t.id {{in:ids}}
 """
 
 
-def ends(tx: Tx, task_ids: Sequence[int]) -> dict[int, TaskOutcome]:
-    """States and decisive runs of many tasks with one statement, for clients that wait for them."""
-    return {row[0]: TaskOutcome(*row) for row in tx.all(ENDS, ids=task_ids)}
+def ends(tx: Tx, task_ids: Sequence[int]) -> dict[int, TaskEnd]:
+    """Read the states of many tasks, and their decisive runs if they have ended, for clients that wait for them."""
+    return {row[0]: END(row) for row in tx.all(ENDS, ids=task_ids)}
 
 
 CHILDREN = "SELECT parent_task_id, id FROM task_requests WHERE parent_task_id {in:ids} ORDER BY parent_task_id, id"

@@ -2,7 +2,7 @@
 
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.views.pool_filter import PoolFilter, pool_condition
-from myrmidon.store.views.selection import Selection
+from myrmidon.store.views.selection import Selection, in_group
 from myrmidon.wire.search import FoundItem
 
 SCAN_LIMIT = 20_000
@@ -43,10 +43,6 @@ JOBS_BY_NAME = f"""
 JOBS_BY_ID = f"{_JOBS} WHERE id >= :low AND id < :high AND {_JOB_SCOPE} ORDER BY id DESC LIMIT :n"
 
 
-def _scope(group_id: int | None) -> dict[str, int]:
-    return {"any_group": int(group_id is None), "resource_group": group_id or 0}
-
-
 def _floor(tx: Tx, sql: str, limit: int) -> int:
     row = tx.one(sql, limit=limit)
     return row[0] if row else 0
@@ -55,23 +51,23 @@ def _floor(tx: Tx, sql: str, limit: int) -> int:
 def tasks_by_name(tx: Tx, text: str, *, group_id: int | None, n: int) -> list[FoundItem]:
     """Search the newest tasks for names that contain the text, newest first."""
     given = {"floor": _floor(tx, FLOOR, SCAN_LIMIT), "pattern": pattern(text), "n": n}
-    return TASK.read(tx, TASKS_BY_NAME, **given, **_scope(group_id))
+    return TASK.read(tx, TASKS_BY_NAME, **given, **in_group(group_id))
 
 
 def tasks_by_id(tx: Tx, low: int, high: int, *, group_id: int | None, n: int) -> list[FoundItem]:
     """Tasks with low <= id < high, newest first."""
-    return TASK.read(tx, TASKS_BY_ID, low=low, high=high, n=n, **_scope(group_id))
+    return TASK.read(tx, TASKS_BY_ID, low=low, high=high, n=n, **in_group(group_id))
 
 
 def jobs_by_name(tx: Tx, text: str, *, group_id: int | None, n: int) -> list[FoundItem]:
     """Search the newest jobs for names that contain the text, newest first."""
     given = {"floor": _floor(tx, JOB_FLOOR, JOB_SCAN_LIMIT), "pattern": pattern(text), "n": n}
-    return JOB.read(tx, JOBS_BY_NAME, **given, **_scope(group_id))
+    return JOB.read(tx, JOBS_BY_NAME, **given, **in_group(group_id))
 
 
 def jobs_by_id(tx: Tx, low: int, high: int, *, group_id: int | None, n: int) -> list[FoundItem]:
     """Jobs with low <= id < high, newest first."""
-    return JOB.read(tx, JOBS_BY_ID, low=low, high=high, n=n, **_scope(group_id))
+    return JOB.read(tx, JOBS_BY_ID, low=low, high=high, n=n, **in_group(group_id))
 
 
 def bots(tx: Tx, text: str, pools: PoolFilter | None, *, n: int) -> list[str]:
@@ -111,5 +107,5 @@ def tags(tx: Tx, text: str, *, group_id: int | None, n: int) -> list[str]:
 
 def has_tasks(tx: Tx, tag: str, group_id: int | None) -> bool:
     """Whether one of the newest tasks with a tag is in the group."""
-    row = tx.one(TAGGED_OF_GROUP, tag=tag, limit=TAGGED_LIMIT, **_scope(group_id))
+    row = tx.one(TAGGED_OF_GROUP, tag=tag, limit=TAGGED_LIMIT, **in_group(group_id))
     return bool(row and row[0])

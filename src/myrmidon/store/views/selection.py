@@ -26,6 +26,11 @@ CREATED_AT = f"(({{}} >> 20) + {EPOCH_MS}) * 1000"
 """The time when the object with an id was made, as ``model.ids.created_ms``."""
 
 
+def in_group(group_id: int | None) -> dict[str, int]:
+    """Return what ``:any_group = 1 OR resource_group_id = :resource_group`` needs; None stands for all groups."""
+    return {"any_group": int(group_id is None), "resource_group": group_id or 0}
+
+
 def stored_json(text: str) -> Any:
     """A stored JSON text as the value of a field: it is sent as it is, without decoding it first."""
     return Raw(text.encode())

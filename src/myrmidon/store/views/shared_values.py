@@ -2,7 +2,7 @@
 
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import shared_value
-from myrmidon.store.views.selection import GROUP_NAME, Selection
+from myrmidon.store.views.selection import GROUP_NAME, Selection, in_group
 from myrmidon.wire.shared_values import GroupValues, SharedValueInfo
 
 _OF_ANY = {
@@ -75,7 +75,7 @@ REFERENCING_JOBS = """
 
 def references(tx: Tx, value_id: int, group_id: int | None, n: int) -> tuple[list[int], list[int]]:
     """Up to n resource groups and jobs that reference a value; for a group only itself and its own jobs."""
-    given = {"id": value_id, "any_group": int(group_id is None), "resource_group": group_id or 0, "n": n}
+    given = {"id": value_id, **in_group(group_id), "n": n}
     groups = [row[0] for row in tx.all(REFERENCING_GROUPS, **given)]
     return groups, [row[0] for row in tx.all(REFERENCING_JOBS, **given)]
 
@@ -89,5 +89,5 @@ TOTALS = f"""
 
 def totals(tx: Tx, group_id: int | None) -> list[GroupValues]:
     """Count the shared values that each group references by itself, and their bytes."""
-    rows = tx.all(TOTALS, any_group=int(group_id is None), resource_group=group_id or 0)
+    rows = tx.all(TOTALS, **in_group(group_id))
     return [GroupValues(group=group, num_values=int(num), num_bytes=int(size or 0)) for group, num, size in rows]

@@ -1,33 +1,12 @@
 """The inputs and outputs of one task with their sources, and the values that pass along edges of a graph."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from myrmidon.store.engine.db import Tx
-
-
-class InputLine(Struct, frozen=True):
-    """An input of a task, or a part of one. ``value_id`` is that of the shared value, if it is one."""
-
-    position: int
-    part: int | None
-    type: str
-    value_id: int
-    shared: int
-    size: int | None
-    num_parts: int | None
-    written_as: int | None
-    """The value of the job behind it, which its producer has as an output."""
-
-
-class Source(Struct, frozen=True):
-    """The output of a task that a value is."""
-
-    task_id: int
-    label: str
-    position: int
-
+from myrmidon.model.ids import show_task
+from myrmidon.store.engine.db import Row, Tx
+from myrmidon.wire.values import TaskValue, ValueSource
 
 _VALUE = "COALESCE(s.id, v.id), CASE WHEN s.id IS NULL THEN 0 ELSE 1 END, COALESCE(s.size, v.size)"
 INPUTS = f"""
@@ -52,23 +31,42 @@ OUTPUTS = f"""
 """
 
 
-def inputs(tx: Tx, task_id: int, *, max_parts: int) -> list[InputLine]:
-    """The inputs of a task by position, and the first parts of those that are gathered."""
-    whole = [InputLine(*row) for row in tx.all(INPUTS, task=task_id)]
-    gathered = any(line.num_parts is not None for line in whole)
-    return whole + [InputLine(*row) for row in tx.all(PARTS, task=task_id, n=max_parts)] if gathered else whole
+def inputs(tx: Tx, task_id: int, *, max_parts: int) -> list[TaskValue]:
+    """The inputs of a task by position with their sources, and the first parts of those that are gathered."""
+    whole = tx.all(INPUTS, task=task_id)
+    parts = tx.all(PARTS, task=task_id, n=max_parts) if any(row[-2] is not None for row in whole) else []
+    known = {row[-1] for row in (*whole, *parts) if row[-1] is not None}
+    sources = _sources(tx, task_id, sorted(known))
+    return [
+        _value(row, row[0], sources, [_value(part, part[1], sources) for part in parts if part[0] == row[0]])
+        for row in whole
+    ]
 
 
-def outputs(tx: Tx, task_id: int) -> list[InputLine]:
-    return [InputLine(*row) for row in tx.all(OUTPUTS, task=task_id)]
+def outputs(tx: Tx, task_id: int) -> list[TaskValue]:
+    return [_value(row, row[0], {}) for row in tx.all(OUTPUTS, task=task_id)]
 
 
-def sources(tx: Tx, task_id: int, value_ids: Sequence[int]) -> dict[int, Source]:
-    """Return which output of which parent has produced each of these values. Delegates write the same values."""
-    rows = tx.all(SOURCES, task=task_id, values=list(value_ids)) if value_ids else ()
-    found: dict[int, Source] = {}
-    for value_id, *rest in rows:
-        found.setdefault(value_id, Source(*rest))
+def _value(row: Row, position: int, sources: Mapping[int, ValueSource], parts: Sequence[TaskValue] = ()) -> TaskValue:
+    """An input or output, or a part; ``written_as`` is the value of the job, which its producer has as an output."""
+    _, _, kind, value_id, shared, size, num_parts, written_as = row
+    return TaskValue(
+        position=position,
+        type=kind,
+        value_id=show_task(value_id),
+        size=size,
+        shared=bool(shared),
+        source=sources.get(written_as),
+        num_parts=num_parts,
+        parts=list(parts) if num_parts is not None else [],
+    )
+
+
+def _sources(tx: Tx, task_id: int, value_ids: Sequence[int]) -> dict[int, ValueSource]:
+    """Of the values that parents of the task produce: which output of which one. Delegates write the same values."""
+    found: dict[int, ValueSource] = {}
+    for value_id, producer, label, position in tx.all(SOURCES, task=task_id, values=value_ids) if value_ids else ():
+        found.setdefault(value_id, ValueSource(show_task(producer), label, position))
     return found
 
 

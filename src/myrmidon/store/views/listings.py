@@ -6,6 +6,7 @@ cursor to continue from, even if it found few: no list can occupy a reader for l
 """
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from msgspec import Struct
 
@@ -285,7 +286,7 @@ def runs_of_bot(tx: Tx, bot_id: str, *, group_id: int | None, before: int, n: in
     """
     given = {"bot": bot_id, "before": before, "n": n + RUN_CAP}
     rows = [row for text in (LIVE_RUNS, ENDED_RUNS) for row in tx.all(text, **given)]
-    rows.sort(key=lambda row: (row[0], row[1]), reverse=True)
+    rows.sort(key=itemgetter(0, 1), reverse=True)
     last = rows[n - 1][0] if len(rows) > n else None
     page = [row for row in rows if last is None or row[0] >= last]
     return [RUN(row) for row in page if group_id in (None, row[-1])], last

@@ -91,11 +91,12 @@ class Selection(Generic[T]):
         values = list(row)
         del values[self._num_fields :]
         for position, show in self._shown:
-            if values[position] is not None:
-                values[position] = show(values[position])
+            value = values[position]
+            if value is not None:
+                values[position] = show(value)
         for position, task in self._runs:
-            number = values[position]
-            values[position] = show_run(row[task], number) if number is not None and row[task] is not None else None
+            number, task_id = values[position], row[task]
+            values[position] = show_run(task_id, number) if number is not None and task_id is not None else None
         return self._make(*values, *left_out)
 
     def read(self, tx: Tx, text: str, **given: object) -> list[T]:

@@ -17,7 +17,7 @@ from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch import claims
 from myrmidon.store.tables import task_run
 from tests.deadline import HANG_S, POLL_S
-from tests.server.contexts import BotClient, a_server_context, a_task, begun, submit, until
+from tests.server.contexts import BotClient, a_server_context, a_task, begun, finish, state_of, submit, until
 
 
 @pytest.fixture
@@ -128,6 +128,24 @@ def test_what_a_submit_claims_for_a_lost_poll_is_given_back_at_once(context, mon
             (shown,) = await submitting
             other = await a_known_bot(context, "b2")
             assert runs_of(await other.exchange(received=0, wait_s=POLL_S)) == [(parse_id(shown)[0], 2)]
+
+    run(story)
+
+
+def test_a_claim_that_arrives_once_more_takes_no_run_from_a_bot_that_has_received_it(context):
+    """The copy is late: the bot has made another call since, and may have begun the run."""
+
+    async def story() -> None:
+        async with begun(context):
+            bot = await a_known_bot(context)
+            (shown,) = await submit(context, a_task(retries=0))
+            (task,) = (await bot.exchange(received=0))["tasks"]
+            received = bot.nonce
+            await bot.exchange(n=0, received=received)
+            await bot.exchange(nonce=received, received=0)
+            assert (await bot.heartbeat(task)).stop == []
+            await bot.exchange(n=0, received=received, reports=[finish(task)])
+            assert await state_of(context, shown) == "SUCCEEDED"
 
     run(story)
 

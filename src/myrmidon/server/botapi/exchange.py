@@ -56,7 +56,7 @@ async def exchange(context: ServerContext, call: Call) -> bytes:
         result = await _first_attempt(context, bot_id, request, bot)
         if not result.urgent:
             result = await _wait_for_work(context, request, result, deadline)
-        if result.tasks and result.bot.latest_nonce > request.nonce:
+        if result.tasks and result.bot.has_given_up(request.nonce):
             await give_back(context, result.bot, after=request.nonce - 1, before=request.nonce + 1)
             result.tasks = []
     except WrongState:

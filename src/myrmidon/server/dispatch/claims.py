@@ -247,7 +247,7 @@ class DirectAssignment:
         for queue, n in effects.enqueued.items():
             more = more or (n > 0 and self._serves(bot, queue))
         delivered = hub.deliver_claim(bot, tasks, more=more)
-        if not delivered and bot.latest_nonce > nonce:
+        if not delivered and bot.has_given_up(nonce):
             begin_give_back(self._context, bot, after=nonce - 1, before=nonce + 1)
 
 
@@ -294,7 +294,8 @@ async def note_request(context: ServerContext, bot: ConnectedBot, nonce: int, re
 
     Whether there were: the bot may have changed in memory meanwhile.
     """
-    bot.latest_nonce = max(bot.latest_nonce, nonce)
+    if nonce >= bot.latest_nonce:
+        bot.latest_nonce, bot.latest_received = nonce, received
     if bot.future is not None:
         context.hub.end_abandoned(bot, nonce)
     if received < bot.nonce < nonce:
@@ -305,11 +306,11 @@ async def note_request(context: ServerContext, bot: ConnectedBot, nonce: int, re
 
 
 def begin_give_back_if_abandoned(context: ServerContext, bot: ConnectedBot, nonce: int) -> bool:
-    """Give back what a poll has just claimed if the bot has sent another request since then; whether that is so.
+    """Give back what a poll has just claimed if the bot no longer waits for its answer; whether that is so.
 
     Not awaited: at the moment of the commit no handler may be left that could.
     """
-    if bot.latest_nonce <= nonce:
+    if not bot.has_given_up(nonce):
         return False
     begin_give_back(context, bot, after=nonce - 1, before=nonce + 1)
     return True

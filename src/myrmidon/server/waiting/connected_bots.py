@@ -119,6 +119,7 @@ class ConnectedBot:
         "future",
         "health_reasons",
         "latest_nonce",
+        "latest_received",
         "loaded_at",
         "mean_run_s",
         "nonce",
@@ -173,7 +174,9 @@ class ConnectedBot:
         self.nonce = 0
         """The nonce of the last claim known to have returned runs; a poll that repeats it gets the same runs."""
         self.latest_nonce = 0
-        """The nonce of the last request. What a poll with a smaller one claims now does not reach the bot."""
+        """The nonce of the last request."""
+        self.latest_received = 0
+        """The nonce of the last claim whose runs had reached the bot when it made that request."""
         self.mean_run_s = 0.0
         """Moving mean of the durations of this bot's runs; 0 while there is none."""
         self.future: asyncio.Future[Wakeup] | None = None
@@ -184,6 +187,13 @@ class ConnectedBot:
         """The claim of the held poll."""
         self.reserved = False
         """A submit is claiming for this bot: the poll must not end before that is decided."""
+
+    def has_given_up(self, nonce: int) -> bool:
+        """Whether the bot waits no longer for the runs of a claim, and has not received them either.
+
+        It may have got them by another copy of the call: networks repeat calls, and so do bots.
+        """
+        return self.latest_received < nonce < self.latest_nonce
 
 
 class ServedQueues:

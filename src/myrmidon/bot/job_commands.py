@@ -9,17 +9,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from typing import Any, Callable
 from urllib.parse import quote
 
-from myrmidon.bot.link.http_client import HttpClient, HttpError, NoResponse, retry_delay
+from myrmidon.bot.link.http_client import HttpClient, HttpError, NoResponse
 
 USAGE = """usage: job extend FILE | job annotate FILE
        job meta get [NAME] | job meta set NAME VALUE | job meta delete NAME
 FILE may be - for standard input
 """
-ATTEMPTS = 8
 OK, FAILED, WRONG_USAGE = 0, 1, 2
 
 
@@ -65,20 +63,7 @@ class _Job:
         self.client.margin_s = 60.0
 
     def call(self, method: str, path: str, body: bytes = b"") -> Any:
-        """The JSON response of a call, which is retried if the server is away."""
-        for failures in range(1, ATTEMPTS + 1):
-            retry_after = None
-            try:
-                return json.loads(self.client.call(method, path, body))
-            except NoResponse:
-                if failures == ATTEMPTS:
-                    raise
-            except HttpError as error:
-                if failures == ATTEMPTS or not error.is_transient:
-                    raise
-                retry_after = error.retry_after
-            time.sleep(retry_delay(failures, retry_after))
-        raise AssertionError("the last attempt returns or raises")
+        return self.client.call_until_answered(method, path, body)
 
     def path(self, verb: str) -> str:
         return f"/api/v1/jobs/{quote(self.id, safe='')}/{verb}"

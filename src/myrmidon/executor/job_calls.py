@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
 from base64 import b64encode
 from hashlib import sha256
 from secrets import token_hex
 from typing import Any, Mapping, Sequence
 from urllib.parse import quote
 
-from myrmidon.bot.link.http_client import HttpClient, HttpError, NoResponse, retry_delay
+from myrmidon.bot.link.http_client import HttpClient, HttpError, NoResponse
 
-ATTEMPTS = 8
 INLINE_BYTES = 1_024
 MAX_FILES = 1_000
 """How many files one call may ask for."""
@@ -60,21 +58,12 @@ class JobCalls:
     ) -> Any:
         """The JSON response of a call, which is repeated while the server is away; with a key it takes effect once."""
         headers = f"Idempotency-Key: {key}\r\n" if key else ""
-        for failures in range(1, ATTEMPTS + 1):
-            retry_after = None
-            try:
-                return json.loads(
-                    self._client.call(method, path, body, content_type=content_type, headers=headers) or b"null"
-                )
-            except NoResponse as error:
-                if failures == ATTEMPTS:
-                    raise CallRefused(f"the server cannot be reached: {error}") from None
-            except HttpError as error:
-                if failures == ATTEMPTS or not error.is_transient:
-                    raise CallRefused(f"the server has refused what the task asked for its job: {error}") from None
-                retry_after = error.retry_after
-            time.sleep(retry_delay(failures, retry_after))
-        raise AssertionError("the last attempt returns or raises")
+        try:
+            return self._client.call_until_answered(method, path, body, content_type=content_type, headers=headers)
+        except NoResponse as error:
+            raise CallRefused(f"the server cannot be reached: {error}") from None
+        except HttpError as error:
+            raise CallRefused(f"the server has refused what the task asked for its job: {error}") from None
 
 
 def calls_of(frame: Mapping[str, Any]) -> JobCalls:

@@ -20,6 +20,7 @@ import random
 import select
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -32,6 +33,8 @@ FAILOVER_CONNECT_S = 3.0
 RETURN_S = 60.0
 MARGIN_S = 15.0
 MAX_DELAY_S = 30.0
+ATTEMPTS = 8
+"""How often a program calls that has nothing else to do."""
 MEANWHILE_S = 0.05  # a response that takes longer is slow
 HEALTH_PATH = "/healthz"
 """Answered by every server without authentication."""
@@ -156,13 +159,19 @@ class HttpClient:
             _drain(self.wake_fd)
 
     def post(
-        self, path: str, body: dict[str, Any], *, wait_s: float = 0.0, meanwhile: Callable[[], None] | None = None
+        self,
+        path: str,
+        body: dict[str, Any] | bytes,
+        *,
+        wait_s: float = 0.0,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Any:
         """POST JSON and return the JSON response. Raises HttpError, NoResponse or Interrupted.
 
         ``meanwhile`` is called once if the response is slow.
         """
-        raw = self.call("POST", path, _encode(body).encode(), wait_s=wait_s, meanwhile=meanwhile)
+        data = body if isinstance(body, bytes) else _encode(body).encode()
+        raw = self.call("POST", path, data, wait_s=wait_s, meanwhile=meanwhile)
         return _parse(raw)
 
     def call(
@@ -190,6 +199,26 @@ class HttpClient:
         if 200 <= status < 300:
             return content
         raise _parse_error(status, response_headers, content)
+
+    def call_until_answered(
+        self, method: str, path: str, body: bytes, *, content_type: str = "application/json", headers: str = ""
+    ) -> Any:
+        """The JSON response of a call, which is repeated while the server is away. Raises HttpError or NoResponse."""
+        for failures in range(1, ATTEMPTS + 1):
+            retry_after = None
+            try:
+                raw = self.call(method, path, body, content_type=content_type, headers=headers)
+            except NoResponse:
+                if failures == ATTEMPTS:
+                    raise
+            except HttpError as error:
+                if failures == ATTEMPTS or not error.is_transient:
+                    raise
+                retry_after = error.retry_after
+            else:
+                return _parse(raw or b"null")
+            time.sleep(retry_delay(failures, retry_after))
+        raise AssertionError("the last attempt returns or raises")
 
     def close(self) -> None:
         if self.socket is not None:

@@ -63,7 +63,7 @@ def submit(server: LiveServer, pool: str, *command: str, **fields: Any) -> str:
 def ended(server: LiveServer, task_id: str) -> dict[str, Any]:
     end = time.monotonic() + HANG_S
     while time.monotonic() < end:
-        status, answer = server.post("/api/v1/tasks/wait", {"task_ids": [task_id], "any": False, "wait_s": 20})
+        status, answer = server.post("/api/v1/tasks/wait", {"task_ids": [task_id], "wait_s": 20})
         if status == 200 and answer["done"]:
             return dict(server.get(f"/api/v1/tasks/{task_id}")[1])
     raise AssertionError(f"{task_id} did not end in time: {server.get(f'/api/v1/tasks/{task_id}')}")

@@ -12,7 +12,7 @@ import sys
 from typing import Any, Callable
 from urllib.parse import quote
 
-from myrmidon.bot.link.http_client import HttpClient, HttpError, NoResponse
+from myrmidon.bot.link.http_client import HttpClient, HttpError
 
 USAGE = """usage: job extend FILE | job annotate FILE
        job meta get [NAME] | job meta set NAME VALUE | job meta delete NAME
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
         return WRONG_USAGE
     try:
         return call(_Job())
-    except (CommandError, HttpError, NoResponse, OSError) as error:
+    except (CommandError, HttpError, OSError) as error:
         sys.stderr.write(f"myrmidon: {error}\n")
         return FAILED
 

@@ -9,7 +9,7 @@ from secrets import token_hex
 from typing import Any, Mapping, Sequence
 from urllib.parse import quote
 
-from myrmidon.bot.link.http_client import HttpClient, HttpError, NoResponse
+from myrmidon.bot.link.http_client import HttpClient, HttpError
 
 INLINE_BYTES = 1_024
 MAX_FILES = 1_000
@@ -17,7 +17,7 @@ MAX_FILES = 1_000
 
 
 class CallRefused(RuntimeError):
-    """The server has refused what a run asked for its job, or cannot be reached."""
+    """The server has refused what a run asked for its job."""
 
 
 class JobCalls:
@@ -60,8 +60,6 @@ class JobCalls:
         headers = f"Idempotency-Key: {key}\r\n" if key else ""
         try:
             return self._client.call_until_answered(method, path, body, content_type=content_type, headers=headers)
-        except NoResponse as error:
-            raise CallRefused(f"the server cannot be reached: {error}") from None
         except HttpError as error:
             raise CallRefused(f"the server has refused what the task asked for its job: {error}") from None
 

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -68,6 +68,18 @@ def _read_request(line: socket.socket) -> bytes:
 
 def _ok(body: bytes, extra: bytes = b"") -> bytes:
     return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n%s\r\n%s" % (len(body), extra, body)
+
+
+AWAY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 0\r\n\r\n"
+BROKEN = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"
+
+
+def test_a_call_for_a_run_waits_for_a_server_that_is_away_but_not_for_one_that_fails(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(http_client, "MAX_DELAY_S", 0.0)
+    with serving(*[AWAY, None] * 10, _ok(b'{"done": true}')) as url, closing(HttpClient(url)) as client:
+        assert client.call_until_answered("POST", "/extend", b"{}") == {"done": True}
+    with serving(*[BROKEN] * http_client.ATTEMPTS) as url, closing(HttpClient(url)) as client, pytest.raises(HttpError):
+        client.call_until_answered("POST", "/extend", b"{}")
 
 
 def test_a_large_body_may_take_longer_than_a_call_if_its_pieces_come_in_time(monkeypatch: pytest.MonkeyPatch):

@@ -34,7 +34,7 @@ RETURN_S = 60.0
 MARGIN_S = 15.0
 MAX_DELAY_S = 30.0
 ATTEMPTS = 8
-"""How often a program calls that has nothing else to do."""
+"""How often a call for a run is made that the server answers with an internal error."""
 MEANWHILE_S = 0.05  # a response that takes longer is slow
 HEALTH_PATH = "/healthz"
 """Answered by every server without authentication."""
@@ -203,22 +203,24 @@ class HttpClient:
     def call_until_answered(
         self, method: str, path: str, body: bytes, *, content_type: str = "application/json", headers: str = ""
     ) -> Any:
-        """The JSON response of a call, which is repeated while the server is away. Raises HttpError or NoResponse."""
-        for failures in range(1, ATTEMPTS + 1):
+        """The JSON response of a call for a run. Raises HttpError if the server refuses it.
+
+        It is repeated while the server is away or busy; the limit is the time of the run. An internal error of the
+        server is no outage: it is raised after ATTEMPTS.
+        """
+        failures = 0
+        while True:
             retry_after = None
             try:
-                raw = self.call(method, path, body, content_type=content_type, headers=headers)
+                return _parse(self.call(method, path, body, content_type=content_type, headers=headers) or b"null")
             except NoResponse:
-                if failures == ATTEMPTS:
-                    raise
+                pass
             except HttpError as error:
-                if failures == ATTEMPTS or not error.is_transient:
+                if not error.is_transient or (error.status == 500 and failures + 1 >= ATTEMPTS):
                     raise
                 retry_after = error.retry_after
-            else:
-                return _parse(raw or b"null")
+            failures += 1
             time.sleep(retry_delay(failures, retry_after))
-        raise AssertionError("the last attempt returns or raises")
 
     def close(self) -> None:
         if self.socket is not None:

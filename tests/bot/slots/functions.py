@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,11 @@ STAND_IN = Path(__file__).with_name("stand_in.py")
 
 
 @contextmanager
-def a_bot_with_slots(stub: Stub, folder: Path, slots: int = 2, *flags: str, **more: Any) -> Iterator[BotProcess]:
-    files = {**zip_files(stub.url), "myrmidon/executor/main.py": STAND_IN.read_bytes()}
+def a_bot_with_slots(
+    stub: Stub, folder: Path, slots: int = 2, *flags: str, changed: Mapping[str, str] | None = None, **more: Any
+) -> Iterator[BotProcess]:
+    """A bot whose functions are those of stand_in.py; ``changed``: other sources of the bot, by name."""
+    files = {**zip_files(stub.url, **(changed or {})), "myrmidon/executor/main.py": STAND_IN.read_bytes()}
     with a_bot(stub.url, folder, "--slots", str(slots), *flags, files=files, **more) as bot:
         yield bot
 

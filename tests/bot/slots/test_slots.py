@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bot.bots import BotProcess
+from tests.bot.bots import BotProcess, source_with
 from tests.bot.slots.functions import a_bot_with_slots, call, outputs, run
 from tests.bot.stub import Stub
 from tests.deadline import POLL_S
@@ -33,6 +33,15 @@ def test_a_function_that_raises_fails_with_its_error(server: Stub):
     report = run(server, "fail", "bad thing")
     assert (report["exit_code"], report["message"]) == (1, "RuntimeError: bad thing")
     assert (report["error"]["type"], report["error"]["traceback"]) == ("builtins.RuntimeError", "here")
+
+
+def test_a_function_that_fails_while_the_disk_is_full_is_retried_elsewhere(tmp_path: Path):
+    full = {"filesystem": source_with("filesystem", "return min(total // 20, 1 << 30)", "return total")}
+    with Stub() as server, a_bot_with_slots(server, tmp_path / "b1", changed=full):
+        assert outputs(run(server, "echo", 1)) == [1]
+        report = run(server, "fail", "No space left on device")
+    assert (report["type"], report["kind"]) == ("fault", "disk_full")
+    assert "RuntimeError: No space left on device" in report["message"]
 
 
 def test_processes_are_warm(tmp_path: Path):

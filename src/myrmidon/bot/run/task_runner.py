@@ -277,7 +277,7 @@ class TaskRunner:
             return None
         if command.end_reason in ("shutdown", "disk_full", "bot_error"):
             return fault_record(command, command.end_reason, f"the bot ended the command: {command.end_reason}")
-        if code and not command.end_reason and self._short_of_disk():
+        if code and not command.end_reason and filesystem.is_nearly_full(self.workdir.root):
             return fault_record(
                 command, "disk_full", f"the command failed with exit code {code} while the disk was full"
             )
@@ -307,10 +307,6 @@ class TaskRunner:
         if problem and has_succeeded:
             report.update(exit_code=1, message=problem)
         return record
-
-    def _short_of_disk(self) -> bool:
-        free, total = filesystem.free_disk(self.workdir.root)
-        return free < filesystem.required_disk(total)
 
     def _clean(self, task: dict[str, Any], installed: list[tuple[str, str]]) -> str:
         """Put caches back and clean the working directory; a problem to report, or empty. It does not fail the run."""

@@ -12,7 +12,7 @@ from myrmidon.bot.slots.executor_process import BrokenProtocol, ExecutorProcess
 from myrmidon.bot.slots.function_run import FunctionRun
 from myrmidon.bot.slots.run_files import inline_output
 from myrmidon.bot.slots.slot_pool import Slot
-from myrmidon.bot.system import clock
+from myrmidon.bot.system import clock, filesystem
 
 if TYPE_CHECKING:
     from myrmidon.bot.slots.slot_loop import SlotLoop
@@ -102,7 +102,10 @@ class AnswerReader:
         if run.end_reason:
             return loop.watch.record_of_end(run, now, exit_code=int(answer["op"] == "error"))
         if answer["op"] == "error":
-            return records.failure(run, seconds, records.error_message(answer), dict(answer["error"]))
+            message = records.error_message(answer)
+            if filesystem.is_nearly_full(executor.folder):
+                return records.fault(run, "disk_full", f"the function failed while the disk was full: {message}")
+            return records.failure(run, seconds, message, dict(answer["error"]))
         record = records.finish(run, seconds, 0)
         report = record["report"]
         if answer.get("delegated"):

@@ -154,8 +154,7 @@ class _Installer:
     def _require(self, argv: list[str]) -> None:
         status = self._run(argv)
         if status != 0:
-            free, total = filesystem.free_disk(self.build.folder)
-            if free < filesystem.required_disk(total):
+            if filesystem.is_nearly_full(self.build.folder):
                 raise OSError(errno.ENOSPC, f"the disk is full after a build with exit code {status}")
             raise BuildFailed(
                 f"the requirements cannot be installed: {self._reason() or f'exit code {status}'}\n{self._last_lines()}"

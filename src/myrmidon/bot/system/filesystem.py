@@ -43,8 +43,14 @@ def free_disk(path: str) -> tuple[int, int]:
 
 
 def required_disk(total: int) -> int:
-    """Bytes below which a failed command is blamed on a full disk: 5 % of the disk, at most 1 GiB."""
+    """Bytes below which the failure of a run is blamed on a full disk: 5 % of the disk, at most 1 GiB."""
     return min(total // 20, 1 << 30)
+
+
+def is_nearly_full(path: str) -> bool:
+    """Whether the file system of a path has so little space that a failure may be due to that."""
+    free, total = free_disk(path)
+    return free < required_disk(total)
 
 
 def disk_is_full(error: BaseException) -> bool:

@@ -22,7 +22,7 @@ from tests.live import LiveServer, live_server
 from tests.upgrade.balancer import Balancer
 
 ROOT = Path(__file__).parents[2]
-PREVIOUS = "de72fe0"
+PREVIOUS = "742bf59"
 """The release before this one: until 0.1.0 is released, a commit with the schema and the names of 0.1.0."""
 BOTS = 3
 PACE = 20

@@ -169,9 +169,9 @@ def _labelled_nodes(check: Checker, tasks: object) -> list[tuple[str, Path, obje
 
 
 def _from_object(check: Checker, tasks: dict[str, object]) -> list[tuple[str, Path, object]]:
-    given = check.record(tasks, ("tasks",))
+    given, longest = check.record(tasks, ("tasks",)), check.limits.label_chars
     for label in given:
-        if 0 < len(label) <= (longest := check.limits.label_chars):
+        if 0 < len(label) <= longest:
             check.item(label, ("tasks", label), longest)
         else:
             check.note(("tasks", label), label, f"a label of 1..{longest} characters", "length")

@@ -159,7 +159,9 @@ def name(tx: Tx, job: Job, external_id: str, revision: int) -> None:
     job.external_id, job.revision = external_id, revision
 
 
-OF_GROUP = "SELECT id FROM jobs WHERE resource_group_id = :resource_group LIMIT :n"
+OF_GROUP = """
+    SELECT id FROM jobs WHERE resource_group_id = :resource_group ORDER BY external_id, id LIMIT :n
+"""
 
 
 def of_group(tx: Tx, resource_group_id: int, n: int) -> list[int]:

@@ -266,7 +266,7 @@ DELETES = (
     "DELETE FROM task_input_parts WHERE task_id {in:ids}",
     "DELETE FROM task_outputs WHERE task_id {in:ids}",
 )
-VALUES_OF_JOB = 'SELECT id FROM "values" WHERE owner_job_id = :job LIMIT :n'
+VALUES_OF_JOB = 'SELECT id FROM "values" WHERE owner_job_id = :job ORDER BY task_graph_data_id LIMIT :n'
 DELETE_VALUES = 'DELETE FROM "values" WHERE id {in:ids}'
 
 

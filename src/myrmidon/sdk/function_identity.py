@@ -138,7 +138,7 @@ class _Reach:
         self._followed: set[tuple[str, Chain]] = set()
         self._found: set[Statement] = set()
         self._values: set[str] = set()
-        """The names of what is not only called: whoever has a function as a value can read its docstring."""
+        """The names that are not only called: code that has a function as a value can read its docstring."""
         self._pending: list[tuple[Module, Statement]] = []
         self._load(module)
         self._executed.append(("", None))  # the modules after it are imported when a function is called

@@ -97,7 +97,7 @@ class AsyncDatabase:
     def write(self, fn: Callable[[Tx], T]) -> Awaitable[T]:
         """Start fn in a transaction; its result can be awaited, and is there when it is on disk.
 
-        As with ``read``, a transaction that nobody awaits any more is not started.
+        As with ``read``, a transaction is not started if its caller no longer awaits it.
         """
         writing = self.executor.write(fn)
         waiting = settled_on_loop(writing)

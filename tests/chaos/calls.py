@@ -7,6 +7,9 @@ import time
 
 from myrmidon import context, task
 
+TRIES = {"retries": 50, "reruns": 3}
+"""Machines are lost all the time. A process of functions that is killed is a failure of its function."""
+
 
 def _note(ledger: str, word: str) -> None:
     if not context().is_local:
@@ -58,7 +61,7 @@ def total(ledger: str, parts: list[int]) -> int:
 def grown(ledger: str, count: int) -> int:
     """Adds calls to its job, and their total is its result."""
     _note(ledger, "start")
-    parts = [context().submit(slow, ledger, number, 0.0) for number in range(count)]
-    answer = context().submit(total, ledger, parts)
+    parts = [context().submit(slow.options(**TRIES), ledger, number, 0.0) for number in range(count)]
+    answer = context().submit(total.options(**TRIES), ledger, parts)
     _note(ledger, "end")
     return answer

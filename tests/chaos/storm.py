@@ -300,7 +300,7 @@ def _functions(caller: Caller) -> None:
     with Client(Transport(caller.way.url, caller.token)) as client:
         while not caller.storm.over.is_set():
             wanted = [_a_call(caller) for _ in range(caller.chance.randrange(1, 6))]
-            futures = [client.submit(function.options(retries=50), *args) for function, *args in wanted]
+            futures = [client.submit(function.options(**calls.TRIES), *args) for function, *args in wanted]
             for future, (function, *args) in zip(futures, wanted, strict=True):
                 caller.until(future.done, f"the result of {function} in {future.job_id} {future.label}")  # type: ignore[attr-defined]
                 _compare(caller, function, args, future)

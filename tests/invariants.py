@@ -496,6 +496,8 @@ def _job_counts(job: Job, counts: Sequence[tuple[Any, ...]]) -> Iterable[str]:
         return
     if kept != (tasks, succeeded, failed, active):
         yield f"counts (tasks, succeeded, failed, active) {kept}; there are {(tasks, succeeded, failed, active)}"
+    if job.state in (JobState.SUCCEEDED, JobState.FAILED) and active:
+        yield f"has ended with {active} tasks that are ready, run or are held"
     if job.state == JobState.SUCCEEDED and succeeded != tasks:
         yield f"has succeeded with {succeeded} of {tasks} tasks"
     if succeeded == tasks and not job.num_chunked_work and job.state not in (JobState.SUCCEEDED, JobState.CANCELLED):
@@ -542,7 +544,8 @@ BROKEN = {
            AND j.state = 'RUNNING' AND j.staged = 0 AND j.num_chunked_work = 0""",
     "7 a job is cancelled, and a task of it may still start": """
         SELECT r.id, r.state, j.id FROM task_results r JOIN jobs j ON j.id = r.job_id
-         WHERE j.state = 'CANCELLED' AND j.num_chunked_work = 0 AND r.state IN ('WAITING', 'READY')""",
+         WHERE j.state = 'CANCELLED' AND j.num_chunked_work = 0
+           AND (r.state IN ('WAITING', 'READY') OR (r.state = 'RUNNING' AND r.killing = 0))""",
     "1 a run is live, but its task is not running": """
         SELECT u.task_id, u.run, r.state FROM task_runs u LEFT JOIN task_results r ON r.id = u.task_id
          WHERE u.due_at IS NOT NULL AND (r.state IS NULL OR r.state <> 'RUNNING')""",
@@ -566,6 +569,8 @@ BROKEN = {
         SELECT j.id, j.state, j.blocked_by FROM jobs j
          WHERE j.state IN ('RUNNING', 'FAILED', 'SUCCEEDED') AND j.staged = 0 AND j.num_chunked_work = 0
            AND (j.blocked_by IS NULL) <> (j.num_failed = 0)
+        UNION ALL
+        SELECT id, state, blocked_by FROM jobs WHERE (blocked_by IS NULL) <> (error IS NULL)
         UNION ALL
         SELECT j.id, j.state, j.blocked_by FROM jobs j JOIN task_results r ON r.id = j.blocked_by
          WHERE j.state IN ('RUNNING', 'FAILED', 'SUCCEEDED') AND j.num_chunked_work = 0

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from myrmidon.model.value import GroupOwner
-from myrmidon.scheduler import shared_values
+from myrmidon.scheduler import cancel, shared_values
+from myrmidon.scheduler.idempotency import claim_request_key
 from tests.builders import World, a_function, constant, inline, output_of, returned
 from tests.invariants import Checker, check, check_settled
 
@@ -26,7 +27,10 @@ def w(sqlite_db, clock, ids):
     world.take("b1")
     world.ready = world.submit()
     world.open = world.job({"x": [], "y": ["x"]})
-    world.do(shared_values.create_value, GroupOwner(world.group.id), "int64", inline())
+    world.cancelled = world.job({"z": []})
+    world.do(cancel.cancel_job, world.cancelled.id)
+    value = world.do(shared_values.create_value, GroupOwner(world.group.id), "int64", inline())
+    world.db.write(lambda tx: claim_request_key(tx, "create", "value", "", now=world.now, subject=value.id))
     world.sweep()
     check(world.db, nothing_removed=True)
     return world
@@ -62,6 +66,7 @@ BREAKS = [
     ("UPDATE outbox SET state = 'FAILED' WHERE subject = :done AND seq = 2", "went from READY/1 to FAILED/1"),
     ("UPDATE outbox SET state = 'WAITING' WHERE subject = :done AND seq = 3", "went from RUNNING/1 to WAITING/1"),
     ("UPDATE outbox SET state = 'CANCELLED' WHERE subject = :job AND seq = 1", "went from nothing to CANCELLED"),
+    ("UPDATE outbox SET body = REPLACE(body, 'running', 'blocked') WHERE subject = :job", "is told to be ('blocked'"),
     ("UPDATE outbox SET position = position + 1000", "only"),
     ("UPDATE outbox SET position = 1 WHERE subject = :done", "share"),
     ("UPDATE outbox SET position = NULL WHERE subject = :done AND seq = 1", "not behind the earlier one"),
@@ -71,6 +76,11 @@ BREAKS = [
     ("UPDATE jobs SET num_chunked_work = 1 WHERE id = :job", "counts 1 drains and has 0"),
     ("UPDATE jobs SET state = 'FAILED' WHERE id = :first", "has not succeeded although all its tasks have"),
     ("UPDATE jobs SET state = 'SUCCEEDED', ended_at = 5 WHERE id = :job", "has succeeded with 0 of 2 tasks"),
+    ("UPDATE jobs SET state = 'FAILED', ended_at = 5 WHERE id = :job", "has ended with 1 tasks that are ready"),
+    ("UPDATE jobs SET state = 'CANCELLED', ended_at = 5 WHERE id = :job", "a task of it may still start"),
+    ("UPDATE task_results SET job_id = :cancelled WHERE id = :running", "a task of it may still start"),
+    ("UPDATE jobs SET blocked_by = :x, error = 'x' WHERE id = :job", "names a task that has not failed"),
+    ("UPDATE jobs SET error = 'x' WHERE id = :job", "names a task that has not failed"),
     ("UPDATE jobs SET ended_at = 5 WHERE id = :job", "has ended at 5"),
     ("UPDATE jobs SET staged = 1 WHERE id = :job", "is staged, but"),
     ('UPDATE "values" SET size = NULL', "has no output 0"),
@@ -93,7 +103,7 @@ BREAKS = [
 @pytest.mark.parametrize(("sql", "named"), BREAKS, ids=[sql[:60] for sql, _ in BREAKS])
 def test_every_break_is_named(w, sql, named):
     ids = {"ready": w.ready, "running": w.running, "done": w.done, "job": w.open.id, "first": w.first.id}
-    ids |= {"x": w.open["x"], "y": w.open["y"], "a": w.first["a"], "b": w.first["b"]}
+    ids |= {"cancelled": w.cancelled.id, "x": w.open["x"], "y": w.open["y"], "a": w.first["a"], "b": w.first["b"]}
     if named is None:
         w.db.write(lambda tx: tx.run("INSERT INTO sinks (name, position) VALUES ('s', 0)"))
         named = "a sink is ahead of the events"
@@ -136,6 +146,14 @@ def test_a_settled_database_has_nothing_overdue(w):
         check_settled(w.db, w.now)
     assert "8 a task is not final past its deadline" in str(seen.value)
     assert "8 a run is lost and nobody noticed" in str(seen.value)
+    assert "8 a live run is past the deadline of its task" in str(seen.value)
+
+
+def test_a_settled_database_has_no_open_task_of_a_job_that_has_ended(w):
+    break_it(w, "UPDATE jobs SET state = 'FAILED', ended_at = 5 WHERE id = :job", {"job": w.open.id})
+    with pytest.raises(AssertionError) as seen:
+        check_settled(w.db, w.now)
+    assert "8 a job has ended, and a task of it has not" in str(seen.value)
 
 
 def test_a_second_check_costs_only_what_has_changed(w):

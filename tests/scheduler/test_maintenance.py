@@ -132,6 +132,29 @@ def test_a_job_that_is_cancelled_between_two_chunks_of_anything_stays_cancelled(
     check(w.db)
 
 
+def test_a_task_that_is_released_while_its_job_is_being_cancelled_does_not_start(w):
+    job = held(w)
+    w.carry()
+    w.do(cancel.cancel_job, job.id)
+    last = max(job.ids.values())
+    assert w.state(last) == "WAITING"
+    assert w.do(hold.release, last).state == "CANCELLED"
+    w.carry()
+    assert (num_open(w, job), w.job_row(job).num_chunked_work) == (0, 0)
+
+
+@pytest.mark.parametrize("end", [World.give_back, World.fault])
+def test_a_run_that_is_lost_while_its_job_is_being_cancelled_is_not_repeated(w, end):
+    job = a_wide_job(w)
+    w.carry()
+    runs = {run.task_id: run for run in w.claim("b1", 10)}
+    w.do(cancel.cancel_job, job.id)
+    last = max(job.ids.values())
+    assert not w.task(last).killing
+    end(w, runs[last])
+    assert w.state(last) == "CANCELLED"
+
+
 @pytest.mark.parametrize("num_chunks", range(8))
 def test_a_cancellation_in_chunks_is_completed_whatever_the_job_was_doing(w, num_chunks):
     job = reset(w)

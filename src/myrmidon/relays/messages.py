@@ -137,9 +137,14 @@ def _task_kind(event: Event, before: tuple[str, str] | None) -> str | None:
         earlier = _task_body(before[1])
         if (earlier.generation, earlier.run) == (body.generation, body.run):
             return None  # a flag has changed, or the slice that the task waits with
-    if event.state == TaskState.TIMED_OUT and body.reason == "deadline":
+    return task_kind(event.state, body.reason)
+
+
+def task_kind(state: str, reason: str) -> str:
+    """The kind of the message about a task that has come to this state; not for WAITING."""
+    if state == TaskState.TIMED_OUT and reason == "deadline":
         return "task-exception"  # the deadline of the task has passed: its command did not exceed its own limit
-    return _OF_STATE.get(TaskState(event.state), "task-exception")
+    return _OF_STATE.get(TaskState(state), "task-exception")
 
 
 def _graph_kind(event: Event, before: tuple[str, str] | None) -> str | None:

@@ -239,7 +239,7 @@ def _end_job_if_done(uow: UnitOfWork, job: Job) -> None:
     if job.state != JobState.RUNNING or job.staged or job.num_active or job.num_chunked_work:
         return
     if job.num_succeeded == job.num_tasks:
-        job.blocked_by = None
+        job.blocked_by = job.error = None
         uow.move_job(job, JobState.SUCCEEDED, "finished")
     elif _may_retry(uow, job):
         uow.move_job(job, JobState.PENDING_RETRY, "pending_retry")

@@ -7,7 +7,7 @@ submission, when the last parent has ended, after a lost bot and on a rerun.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from myrmidon.model.states import READY, RUNNING, WAITING, TaskState
+from myrmidon.model.states import READY, RUNNING, WAITING, JobState, TaskState
 from myrmidon.model.task_request import uses_caches
 from myrmidon.model.task_result import TaskResult
 from myrmidon.model.task_to_run import READS_SHARED, USES_CACHES, TaskToRun, rank
@@ -18,7 +18,7 @@ from myrmidon.store.tables import shared_value, task_queues
 
 
 def make_ready(uow: UnitOfWork, tasks: Sequence[TaskResult], *, avoid: Mapping[int, str] | None = None) -> None:
-    """Move each task to READY with a row in its queue, or end it.
+    """Move each task to READY with a row in its queue, or end it, as those of a job that is being cancelled.
 
     ``avoid`` maps tasks to the bot that lost them: that bot does not get the task while another one can take it.
     """
@@ -26,6 +26,9 @@ def make_ready(uow: UnitOfWork, tasks: Sequence[TaskResult], *, avoid: Mapping[i
     special: list[TaskResult] = []
     uow.load_requests([task.id for task in tasks])
     for task in tasks:
+        if (job := uow.job_of(task)) is not None and job.state == JobState.CANCELLED:
+            uow.move(task, TaskState.CANCELLED, "job_cancelled")
+            continue
         if uow.requests[task.id].deadline_at <= uow.now:
             _end_late(uow, task)
             continue

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from myrmidon.relays.messages import build
 from myrmidon.server.background import loop
+from myrmidon.store.tables import outbox
 from tests.server.api.graphs import claim, finish, work
 from tests.server.contexts import sweep
 from tests.server.inside import Inside, inside
@@ -248,6 +250,19 @@ def test_a_cancelled_graph_is_blocked_by_exceptions(app, scheduler):
     app.run(sweep(loop.BackgroundWork(app.context), timed=False))
     assert scheduler.states("G1") == {"build": "exception"}
     assert scheduler.get("G1", "status")["status"]["state"] == "blocked"
+
+
+def test_a_running_task_whose_deadline_has_passed_is_an_exception_here_as_in_its_message(app, scheduler):
+    scheduler.create("G1", a_graph(a_node("build")))
+    claim(app)
+    app.context.db.engine.write(lambda tx: tx.run("UPDATE task_results SET due_at = 1"))
+    app.run(sweep(loop.BackgroundWork(app.context)))
+    events = app.context.db.engine.read(lambda tx: outbox.after(tx, 0, 100))
+    messages = app.context.db.engine.read(lambda tx: build(tx, events))
+    assert "task-exception" in {one.kind for one in messages}
+    [shown] = scheduler.get("G1", "inspect")["tasks"]
+    assert shown["state"] == "exception"
+    assert scheduler.get("G1", f"inspect/{shown['taskId']}")["state"] == "exception"
 
 
 def test_it_is_the_same_on_every_database(db_url, tmp_path):

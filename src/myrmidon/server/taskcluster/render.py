@@ -10,6 +10,7 @@ from msgspec import UNSET, UnsetType, json
 
 from myrmidon.model.ids import show_task
 from myrmidon.model.states import TaskState
+from myrmidon.relays.messages import task_kind
 from myrmidon.server.taskcluster import messages
 from myrmidon.server.taskcluster.documents import METADATA_LIMITS, kept_fields
 from myrmidon.store.tables.job import Job
@@ -17,14 +18,13 @@ from myrmidon.store.views.task_graph import GraphEdge, GraphTask
 
 _State = Literal["unscheduled", "scheduled", "completed", "failed", "exception"]
 _STATES: Final[Mapping[str, _State]] = {
-    TaskState.WAITING: "unscheduled",
-    TaskState.READY: "scheduled",
-    TaskState.RUNNING: "scheduled",
-    TaskState.SUCCEEDED: "completed",
-    TaskState.FAILED: "failed",
-    TaskState.TIMED_OUT: "failed",
+    "task-pending": "scheduled",
+    "task-running": "scheduled",
+    "task-completed": "completed",
+    "task-failed": "failed",
+    "task-exception": "exception",
 }
-"""States that no task reached by running, or by a machine that failed, are exceptions."""
+"""By the kind of the message that has announced the state of a task, so that both say the same."""
 
 
 def status(job: Job, scheduler_id: str, routing: str | UnsetType = UNSET) -> messages.GraphStatus:
@@ -59,6 +59,10 @@ def task_id(task: GraphTask) -> str:
     return task.external_id or show_task(task.id)
 
 
+def _state(task: GraphTask) -> _State:
+    return "unscheduled" if task.state == TaskState.WAITING else _STATES[task_kind(task.state, task.reason)]
+
+
 def tasks(wanted: Iterable[GraphTask], edges: Sequence[GraphEdge], shown: Mapping[int, str]) -> list[messages.TaskInfo]:
     """Tasks with their edges; ``shown`` has the ids of all tasks of these edges as clients know them."""
     parents: defaultdict[int, list[GraphEdge]] = defaultdict(list)
@@ -74,7 +78,7 @@ def tasks(wanted: Iterable[GraphTask], edges: Sequence[GraphEdge], shown: Mappin
             requires_left=[shown[edge.parent] for edge in parents[task.id] if edge.satisfied_by is None],
             reruns=task.reruns,
             reruns_left=max(task.reruns - task.num_reruns, 0),
-            state=_STATES.get(task.state, "exception"),
+            state=_state(task),
             satisfied=task.state == TaskState.SUCCEEDED,
             dependents=[shown[child] for child in children[task.id]],
         )

@@ -15,6 +15,7 @@ class GraphTask(Struct, frozen=True):
     label: str
     external_id: str | None
     state: str
+    reason: str
     reruns: int
     num_reruns: int
 
@@ -27,7 +28,7 @@ class GraphEdge(Struct, frozen=True):
     satisfied_by: int | None
 
 
-_TASK = "t.id, t.job_id, l.label, r.external_id, t.state, r.max_num_retries, t.num_reruns"
+_TASK = "t.id, t.job_id, l.label, r.external_id, t.state, t.reason, r.max_num_retries, t.num_reruns"
 _TASK_SOURCE = "task_results t JOIN task_labels l ON l.task_id = t.id JOIN task_requests r ON r.id = t.id"
 _EDGE = "e.parent, e.child, c.parent"
 _SATISFIED = "LEFT JOIN completed_task_edges c ON c.parent = e.parent AND c.child = e.child"

@@ -14,9 +14,10 @@ from myrmidon.model.ids import show_task
 from myrmidon.scheduler.extend import extend
 from myrmidon.scheduler.report import report
 from myrmidon.server.api import results
+from myrmidon.server.background import loop
 from myrmidon.server.calls import Call, Identity, Role
 from myrmidon.wire.values import FollowResults
-from tests.server.contexts import until
+from tests.server.contexts import sweep, until
 from tests.server.functions import finish_with, inline, world_of
 from tests.server.inside import BOT, Inside, inside
 from tests.world import INT, World, a_function, a_node, constant, output_of
@@ -221,6 +222,23 @@ def test_a_stream_is_woken_by_the_failure_that_decides(app, world, only_notified
 
     [result] = app.run(story())
     assert (result["task_id"], result["ended_by"]) == (show_task(task), show_task(inner.task_id))
+
+
+def test_large_changes_of_other_jobs_are_no_reason_to_read_all_results_again(app, world):
+    """Each chunk would otherwise delay the results of everybody who waits for many."""
+    mine = world.job({"a": a_node(task=a_function())}).task_ids["a"]
+    other = world.job({"b": a_node(task=a_function())})
+
+    async def story():
+        with app.context.hub.open_result_stream("s", "c") as stream:
+            stream.add([mine])
+            assert await stream.next(10, 0) == [mine]
+            assert (await app.ask("POST", f"/api/v1/jobs/{show_task(other.job_id)}/hold")).status == 200
+            await sweep(loop.BackgroundWork(app.context), timed=False)
+            assert "chunks" in app.context.state.maintained_at
+            assert await stream.next(10, 0) == []
+
+    app.run(story())
 
 
 def test_an_end_that_nobody_has_told_of_is_found(app, world, monkeypatch):

@@ -474,7 +474,7 @@ def test_a_stop_that_the_bot_carries_out_ends_no_poll_and_is_not_forgotten(any_c
         assert told["stop"] == [task["run"]]
         poll = asyncio.ensure_future(bot.exchange(holds=held, stopping=[task["run"]], n=0, wait_s=POLL_S))
         await until(lambda: context.hub.num_waiting == 1)
-        context.hub.recheck_all()
+        context.hub.recheck("b1")
         await asyncio.sleep(0)
         assert context.hub.num_waiting == 0, "it looks at the database again"
         await until(lambda: context.hub.num_waiting == 1 or poll.done())

@@ -13,7 +13,7 @@ from functools import partial
 import structlog
 
 from myrmidon.model.ids import Micros
-from myrmidon.scheduler.maintenance import CHUNKS, Maintenance, Step
+from myrmidon.scheduler.maintenance import Maintenance, Step
 from myrmidon.scheduler.outages import record_alive, retention_waits_until
 from myrmidon.scheduler.policy import SECOND, may_sweep
 from myrmidon.server.background.queue_lookup import QueueLookup
@@ -101,8 +101,6 @@ class MaintenanceRunner:
         if step.error is not None:
             log.error("maintenance step failed", kind=step.kind, exc_info=step.error)
         context.db.publish(step.effects)
-        if step.n and step.kind in (CHUNKS, "bots"):
-            context.hub.recheck_all()
 
     async def _report_clocks(self) -> None:
         """Log when the clocks begin to disagree, and when they agree again."""

@@ -379,13 +379,6 @@ class WaitHub:
             self.on_events()
         self._updates.notify(key)
 
-    def recheck_all(self) -> None:
-        """Wake all that wait for a task, because changes may have been missed: they read the database again."""
-        self._task_ends.notify_all()
-        for polls in list(self._polls_by_held_task.values()):
-            for bot, _ in tuple(polls):
-                self._end_poll(bot, RECHECK)
-
     def stop(self) -> None:
         """End all held polls and watches, because the server stops."""
         self.stopping = True

@@ -24,11 +24,6 @@ class Subscriptions:
         for watch in self.waiters.pop(key, ()):
             watch.notified(key)
 
-    def notify_all(self) -> None:
-        """Notify all watches of all their keys."""
-        for key in list(self.waiters):
-            self.notify(key)
-
     def close(self) -> None:
         """End all watches with False, and every later one at once."""
         self.closed = True

@@ -121,7 +121,7 @@ def test_a_read_whose_caller_is_cancelled_before_it_begins_is_not_run(watched: W
     assert ran == []
 
 
-def test_slow_queries_hold_up_neither_bots_nor_submits(tmp_path: Path, db_url: str) -> None:
+def test_slow_queries_hold_up_neither_bots_nor_submits_nor_results(tmp_path: Path, db_url: str) -> None:
     """Each of the threads for queries runs one that does not end before the others were answered."""
     may_go, num_begun = threading.Event(), threading.Semaphore(0)
 
@@ -146,7 +146,9 @@ def test_slow_queries_hold_up_neither_bots_nor_submits(tmp_path: Path, db_url: s
             submitted = await app.ask("POST", "/api/v1/tasks", {"tasks": [a_task()]}, token=admin)
             claimed = await app.ask("POST", "/bot/v1/exchange", ask, token=credential)
             ready = await app.ask("GET", "/readyz", token="")
-            assert (submitted.status, claimed.status, ready.status) == (200, 200, 200)
+            waits = {"task_ids": [submitted.json["tasks"][0]["task_id"]], "wait_s": 0}
+            results = await app.ask("POST", "/api/v1/results", waits, token=admin)
+            assert [one.status for one in (submitted, claimed, ready, results)] == [200] * 4
             assert len(claimed.json["tasks"]) == 1
             assert not query.done()
             may_go.set()

@@ -29,11 +29,13 @@ class Purpose(StrEnum):
     BOTS = "bots"
     CHANGES = "changes"
     """Calls of people that change something, and those that must be answered always, such as health."""
+    WAITS = "waits"
+    """Long polls and streams of people: an end is read at once, however long other queries take."""
     QUERIES = "queries"
     BACKGROUND = "background"
 
 
-THREADS = {Purpose.BOTS: 8, Purpose.CHANGES: 8, Purpose.QUERIES: 6, Purpose.BACKGROUND: 4}
+THREADS = {Purpose.BOTS: 8, Purpose.CHANGES: 8, Purpose.WAITS: 4, Purpose.QUERIES: 6, Purpose.BACKGROUND: 4}
 """Each thread uses at most one connection at a time: see docs/server.md."""
 purpose: ContextVar[Purpose] = ContextVar("purpose", default=Purpose.CHANGES)
 """Set where a call or background work begins; all that it awaits has the same."""

@@ -337,7 +337,9 @@ class Endpoint:
 def _purpose(route: Route) -> Purpose:
     if route.who <= INTRODUCERS | BOTS:
         return Purpose.BOTS
-    return Purpose.CHANGES if route.mutates or route.vital else Purpose.QUERIES
+    if route.mutates or route.vital:
+        return Purpose.CHANGES
+    return Purpose.WAITS if route.waits else Purpose.QUERIES
 
 
 def _caller(identity: Identity, address: str) -> str:

@@ -74,7 +74,7 @@ class Mariadb:
     dialect = Dialect.MARIADB
     clock_sql = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS INTEGER)"
     writers = 20
-    readers = 26
+    readers = 30
 
     def __init__(self, url: str, *, durable: bool = True, limits: Limits = SERVER_LIMITS) -> None:
         self._target = _connect_args(url)

@@ -67,7 +67,7 @@ class Postgresql:
     dialect = Dialect.POSTGRESQL
     clock_sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
     writers = 20
-    readers = 26
+    readers = 30
 
     def __init__(self, url: str, *, durable: bool = True, limits: Limits = SERVER_LIMITS) -> None:
         self.url = url

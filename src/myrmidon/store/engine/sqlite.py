@@ -88,7 +88,7 @@ class Sqlite:
     clock_sql = ""
 
     def __init__(
-        self, path: str, *, durable: bool = True, exclusive: bool = True, readers: int = 26, bulk: bool = False
+        self, path: str, *, durable: bool = True, exclusive: bool = True, readers: int = 30, bulk: bool = False
     ) -> None:
         _check_version()
         self.path = path

@@ -432,6 +432,19 @@ def test_a_log_that_cannot_be_written_stops_nobody():
     assert done.stdout == b"went on\n"
 
 
+def test_messages_of_libraries_are_logged_at_their_own_levels():
+    speaks = """if True:
+        import logging
+        from myrmidon.server.process import configure_logging
+        configure_logging("info")
+        for level in (logging.INFO, logging.WARNING, logging.ERROR):
+            logging.getLogger("pika.channel").log(level, "a library speaks")
+    """
+    done = subprocess.run([sys.executable, "-c", speaks], stderr=subprocess.PIPE, check=True)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [(line["logger"], line["level"]) for line in lines] == [("pika.channel", "warning"), ("pika.channel", "error")]
+
+
 def test_metrics_tell_what_the_issue_of_the_day_may_be(server):
     server.post("/api/v1/tasks", {"tasks": [a_task()]})
     status, page = server.get("/metrics")

@@ -442,7 +442,10 @@ def test_messages_of_libraries_are_logged_at_their_own_levels():
     """
     done = subprocess.run([sys.executable, "-c", speaks], stderr=subprocess.PIPE, check=True)
     lines = [json.loads(line) for line in done.stderr.splitlines()]
-    assert [(line["logger"], line["level"]) for line in lines] == [("pika.channel", "warning"), ("pika.channel", "error")]
+    assert [(line["logger"], line["level"]) for line in lines] == [
+        ("pika.channel", "warning"),
+        ("pika.channel", "error"),
+    ]
 
 
 def test_metrics_tell_what_the_issue_of_the_day_may_be(server):

@@ -110,7 +110,7 @@ class Call(Struct, kw_only=True):
 
     who: Identity
     now: Micros
-    """When the call was admitted."""
+    """When the call was admitted: its body had arrived."""
     body: Any = None
     body_size: int = 0
     """The size of the body in bytes, before decoding."""

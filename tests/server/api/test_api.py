@@ -14,6 +14,7 @@ from myrmidon.model.errors import StoreUnavailable
 from myrmidon.model.ids import parse_id, show_run
 from myrmidon.scheduler import servers
 from myrmidon.server.api import submit
+from myrmidon.server.large_documents import LARGE_BYTES
 from myrmidon.server.settings import PoolOrder, Quota
 from myrmidon.server.usecases import submit as usecases
 from myrmidon.store.views import listings
@@ -576,6 +577,39 @@ def test_a_call_counts_as_one_when_its_body_is_there(tmp_path):
             app.context.state.num_calls = 0
 
         app.run(story())
+
+
+def test_a_task_whose_submit_takes_minutes_to_arrive_has_its_whole_time(app):
+    clock = [app.context.now()]
+    app.context.now = lambda: clock[0]
+    task = a_task()
+    task["slices"][0]["expiration_s"] = 60
+
+    async def slowly():
+        clock[0] += 120_000_000
+        return json.dumps({"tasks": [task]}).encode()
+
+    assert app.run(app.ask("POST", "/api/v1/tasks", waiting_for=slowly)).json["tasks"][0]["state"] == "READY"
+    expires = app.context.db.engine.read(lambda tx: tx.one("SELECT expires_at FROM task_to_run"))
+    assert expires == (clock[0] + 60_000_000,)
+
+
+def test_a_large_job_that_waits_for_other_large_ones_has_its_whole_time(app):
+    clock = [app.context.now()]
+    app.context.now = lambda: clock[0]
+    job = {"name": "large", "deadline_s": 60, "tasks": {"a": {"task": a_task()}}}
+    body = json.dumps({"job": job}).encode() + b" " * LARGE_BYTES
+
+    async def story():
+        async with app.context.large_documents.enter(LARGE_BYTES):
+            asking = asyncio.create_task(app.ask("POST", "/api/v1/jobs", body))
+            await until(lambda: app.context.large_documents._one._waiters)
+            clock[0] += 120_000_000
+        return await asking
+
+    assert app.run(story()).status == 200
+    [(deadline,)] = app.context.db.engine.read(lambda tx: tx.all("SELECT deadline_at FROM jobs"))
+    assert deadline == clock[0] + 60_000_000
 
 
 def test_a_server_whose_disk_is_full_is_not_ready(app, monkeypatch):

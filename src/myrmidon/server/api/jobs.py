@@ -80,16 +80,17 @@ async def put_job(context: ServerContext, call: Call) -> wire.JobSubmitted:
 async def _submit(
     context: ServerContext, call: Call, *, key: str | None, external_id: str | None = None
 ) -> wire.JobSubmitted:
-    now, group = context.now(), context.groups.name_for(call, call.body.group)
+    group = context.groups.name_for(call, call.body.group)
 
-    def draft() -> JobDraft:
+    def draft(now: Micros) -> JobDraft:
         document = job_usecases.decode_document(call.body.job)
         if external_id is not None and isinstance(document, dict):
             document = _with_external_id(document, external_id)
         return _draft(context, call, document, group=group, key=key, now=now)
 
     async with context.large_documents.enter(call.body_size):
-        drafted = await _by_size(context, call, draft)
+        now = context.now()  # other large documents may have taken minutes
+        drafted = await _by_size(context, call, partial(draft, now))
         stream = find_stream(context, call, call.body.stream, len(drafted.task_ids)) if call.body.stream else None
         # Before the job is stored: its tasks may end at once.
         with stream.expecting(drafted.task_ids.values()) if stream is not None else nullcontext():

@@ -182,6 +182,7 @@ class Endpoint:
         elif route.body is not None:
             data = await self._bodies.receive(scope, receive, headers, partial(_caller, identity, address), held)
             self._check_load()
+            now = context.now()  # it may have taken minutes to arrive
             # A large one is decoded on a thread, so that other calls are answered.
             in_thread = len(data) >= LARGE_BYTES and route.body is not bytes
             decode = partial(self._decode_body, data)

@@ -253,6 +253,17 @@ def test_the_first_address_is_used_again_after_a_while(monkeypatch: pytest.Monke
         line.close()
 
 
+@pytest.mark.parametrize("status", http_client.AWAY)
+def test_an_address_whose_server_is_away_is_left_for_the_next_call(status: int):
+    away = b"HTTP/1.1 %d Away\r\nContent-Length: 0\r\n\r\n" % status
+    with serving(away, _ok(b"first")) as first, serving(_ok(b"second")) as second:
+        line = HttpClient(f"{first},{second}")
+        with pytest.raises(HttpError):
+            line.call("GET", "/x")
+        assert line.call("GET", "/x") == b"second"
+        line.close()
+
+
 def test_an_address_that_accepts_a_call_and_does_not_answer_is_left_for_the_next_call():
     with serving(None, None) as first, serving(_ok(b"second")) as second:
         line = HttpClient(f"{first},{second}")

@@ -1,7 +1,8 @@
 """An HTTP client: a persistent connection, deadlines, interruptible waits, and retry delays.
 
 A server may have several addresses, separated by commas. The client uses the first that answers, goes on to the next
-one when a connection or a response fails, and tries the first one again after RETURN_S.
+one when a connection or a response fails or a proxy or server says that it is away, and tries the first one again
+after RETURN_S.
 
 The head of a response has a hard deadline. What may be large, a request or the body of a response, has a deadline for
 each piece, so that a file of any size arrives over a slow line.
@@ -31,6 +32,8 @@ CONNECT_S = 10.0
 FAILOVER_CONNECT_S = 3.0
 """The same for a server with other addresses."""
 RETURN_S = 60.0
+AWAY = (502, 503, 504)
+"""Statuses of a server that cannot work now, or of a proxy that does not reach it: another address may."""
 MARGIN_S = 15.0
 MAX_DELAY_S = 30.0
 ATTEMPTS = 8
@@ -198,6 +201,9 @@ class HttpClient:
         status, response_headers, content = self._call_with_reconnect(request, wait_s)
         if 200 <= status < 300:
             return content
+        if status in AWAY and len(self.addresses) > 1:
+            self.close()
+            self._use_next()
         raise _parse_error(status, response_headers, content)
 
     def call_until_answered(

@@ -255,11 +255,12 @@ def test_the_first_address_is_used_again_after_a_while(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("status", http_client.AWAY)
 def test_an_address_whose_server_is_away_is_left_for_the_next_call(status: int):
-    away = b"HTTP/1.1 %d Away\r\nContent-Length: 0\r\n\r\n" % status
+    away = b"HTTP/1.1 %d Away\r\nContent-Length: 0\r\nRetry-After: 5\r\n\r\n" % status
     with serving(away, _ok(b"first")) as first, serving(_ok(b"second")) as second:
         line = HttpClient(f"{first},{second}")
-        with pytest.raises(HttpError):
+        with pytest.raises(HttpError) as told:
             line.call("GET", "/x")
+        assert told.value.retry_after is None
         assert line.call("GET", "/x") == b"second"
         line.close()
 

@@ -204,6 +204,7 @@ class HttpClient:
         if status in AWAY and len(self.addresses) > 1:
             self.close()
             self._use_next()
+            response_headers.pop(b"retry-after", None)  # the next address need not be waited for
         raise _parse_error(status, response_headers, content)
 
     def call_until_answered(

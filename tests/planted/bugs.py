@@ -334,6 +334,17 @@ BUGS = [
         _in("scheduler/test_maintenance.py", "test_work_that_may_not_run_in_the_state_of_its_job_is_dropped"),
     ),
     Bug(
+        "ready-in-a-cancelled-job",
+        "a task that is released while its job is being cancelled would start",
+        "scheduler/ready.py",
+        "if (job := uow.job_of(task)) is not None and job.state == JobState.CANCELLED:",
+        "if (job := uow.job_of(task)) is not None and job.state == JobState.FAILED:",
+        _in(
+            "scheduler/test_maintenance.py",
+            "test_a_task_that_is_released_while_its_job_is_being_cancelled_does_not_start",
+        ),
+    ),
+    Bug(
         "reset-behind-a-cancellation",
         "a job that fails fast while it is being reset would start the tasks again that were just cancelled",
         "scheduler/propagate.py",

@@ -6,6 +6,7 @@ import pytest
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.scheduler.hold import hold, hold_job, release, release_job
+from myrmidon.scheduler.retention import delete_job
 
 
 @pytest.fixture
@@ -148,3 +149,15 @@ def test_a_job_that_has_ended_cannot_be_held(w):
             w.do(verb, job.id)
         with pytest.raises(NotFound):
             w.do(verb, 12345)
+
+
+def test_a_task_of_a_job_that_has_ended_cannot_be_held_and_keeps_nobody_from_deleting_it(w):
+    job = w.job({"a": [], "b": ["a"]})
+    w.do_one("b1", 1)
+    assert (w.job_state(job), w.state(job["b"])) == ("FAILED", "WAITING")
+    with pytest.raises(WrongState, match="hold it after a rerun"):
+        w.do(hold, job["b"])
+    w.removed = True
+    w.do(delete_job, job.id, group_id=w.group.id)
+    w.carry()
+    assert not w.exists(job["b"])

@@ -2,7 +2,7 @@
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
-from myrmidon.model.states import JobState, TaskState
+from myrmidon.model.states import JOB_FINAL, JobState, TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.propagate import propagate
@@ -24,6 +24,9 @@ def hold(tx: Tx, task_id: int, *, now: Micros, ids: IdSource, rules: Rules = DEF
         raise WrongState(
             f"only a task that has not started can be held, and this one is {task.state}; cancel it if it runs"
         )
+    job = uow.job_of(task)
+    if job is not None and job.state in JOB_FINAL:
+        raise WrongState(f"the job of the task has ended ({job.state}), and starts no task; hold it after a rerun")
     _hold(uow, task)
     propagate(uow)
     return task

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 
 from myrmidon.model.errors import StoreBusy, StoreError
 from myrmidon.model.ids import IdSource, Micros, created_ms
-from myrmidon.model.states import JobState
+from myrmidon.model.states import JOB_FINAL, JobState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.cancel import cancel_children_chunk, cancel_tagged_chunk
 from myrmidon.scheduler.capacity import lost_capacity_chunk
@@ -126,7 +126,6 @@ def _pages(change: Callable[[UnitOfWork, ChunkedWork, list[TaskResult]], None]) 
 
 
 _RUNNING = {JobState.RUNNING}
-_ENDED = {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED}
 CHUNKED: dict[str, Chunked] = {
     # In a job that has ended, edges are only counted: its waiting tasks start if it is reopened.
     store.FEED: Chunked(propagate_chunk, frozenset(JobState) - {JobState.CANCELLED}),
@@ -139,7 +138,7 @@ CHUNKED: dict[str, Chunked] = {
     # A job of which fail-fast cancels the rest is running until the last task has ended.
     store.CANCEL: Chunked(_pages(cancel_page), {JobState.RUNNING, JobState.CANCELLED}),
     store.CASCADE: Chunked(cascade_chunk, {JobState.PENDING_RETRY}, at_end=finish_cascade),
-    store.DELETE_JOB: Chunked(delete_job_chunk, _ENDED),
+    store.DELETE_JOB: Chunked(delete_job_chunk, JOB_FINAL),
     store.DELETE_GROUP: Chunked(delete_group_chunk),
     store.CHILDREN: Chunked(cancel_children_chunk),
     store.TAGGED: Chunked(cancel_tagged_chunk),

@@ -224,6 +224,29 @@ def test_a_client_that_waits_on_one_server_hears_of_an_end_on_another(db_url, tm
         run(lambda: story(one, two))
 
 
+def test_events_of_other_servers_are_looked_for_more_often_while_a_client_waits_for_results(context, monkeypatch):
+    monkeypatch.setattr(loop, "EVENTS_S", HANG_S)
+
+    async def story():
+        work, looks = BackgroundWork(context), []
+        follow = work.follow_events
+        work.follow_events = lambda: looks.append(1) or follow()
+        for _ in range(3):
+            await work.look_for_events()
+        assert len(looks) == 1
+        with context.hub.open_result_stream("s", "c") as stream:
+            await work.look_for_events()
+            assert len(looks) == 1, "the stream has no tasks"
+            stream.add([1])
+            for _ in range(3):
+                await work.look_for_events()
+        assert len(looks) == 4
+        await work.look_for_events()
+        assert len(looks) == 4
+
+    run(story)
+
+
 def test_all_servers_on_a_database_want_the_same_zip(db_url, tmp_path, monkeypatch):
     """Also when their addresses differ, and when an older one is started again."""
     if db_url.startswith("sqlite"):

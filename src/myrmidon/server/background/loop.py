@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -41,6 +42,8 @@ from myrmidon.store.tables.shared_value import localities_of_tasks
 log = structlog.get_logger("background")
 
 EVENTS_S = 0.25
+AWAITED_EVENTS_S = 0.04
+"""The same while clients wait for results here: bots may report to other servers."""
 ALIVE_S = 5.0
 """A small part of the gap that counts as an outage."""
 MAINTENANCE_S = 0.5
@@ -83,6 +86,8 @@ class BackgroundWork:
         self._folder = ConfigFolderWatcher(context)
         self._position = 0
         """The position of the last event that was published here."""
+        self._events_due_at = 0.0
+        """When events are looked for if no client waits for results, by the monotonic clock."""
         self._changes_since: Micros = context.now()
         self._known_changes: set[tuple[str, Micros]] = set()
         self._queues = QueueLookup(context)
@@ -112,7 +117,7 @@ class BackgroundWork:
             "alive": (ALIVE_S, self.maintenance.record_alive),
             "maintenance": (min(MAINTENANCE_S, context.settings.sweep_s), self.maintenance.run),
             "heartbeats": (heartbeat_write_interval(context) / SECOND / 4, self.write_heartbeats),
-            "events": (EVENTS_S, self.follow_events),
+            "events": (AWAITED_EVENTS_S, self.look_for_events),
             "bot_changes": (BOT_CHANGES_S, self.recheck_changed_bots),
             "clock_skew": (SKEW_S, self.check_skew),
             "releases": (RELEASE_S, partial(rollout.refresh, context)),
@@ -160,6 +165,15 @@ class BackgroundWork:
         skew = await self._context.measure_skew()
         if abs(skew) > self._context.rules.max_skew:
             log.error("clocks disagree", skew_s=skew / SECOND)
+
+    async def look_for_events(self) -> bool:
+        """Follow events, every EVENTS_S or as often as this is called while clients wait for results."""
+        now = time.monotonic()
+        if now < self._events_due_at and not any(stream.tasks for stream in self._context.hub.result_streams.values()):
+            return False
+        more = await self.follow_events()
+        self._events_due_at = now + (0.0 if more else EVENTS_S)
+        return more
 
     async def follow_events(self) -> bool:
         """Assign positions to new events, and publish events of other servers to waiting bots and callers here.

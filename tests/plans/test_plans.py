@@ -130,3 +130,9 @@ def test_the_edges_below_a_task_are_found_by_an_index(new_db_url: str, open_test
 def test_live_runs_are_counted_in_an_index_alone(sqlite_db: Any) -> None:
     [plan, *_] = sqlite_db.read(lambda tx: tx.all(f"EXPLAIN QUERY PLAN {task_run.COUNT_BY_GROUP}"))
     assert "COVERING INDEX task_runs_due" in plan[-1]
+
+
+def test_the_last_value_of_a_job_is_found_at_the_end_of_an_index(sqlite_db: Any) -> None:
+    """A large graph is stored in many chunks, and each begins with this."""
+    plan = sqlite_db.read(lambda tx: tx.all(f"EXPLAIN QUERY PLAN {values.LAST_DATA_ID}", job=1))
+    assert "COVERING INDEX values_job (owner_job_id=?)" in plan[-1][-1]

@@ -98,12 +98,19 @@ class FileStore:
 
         FileDamaged if the file is missing or damaged.
         """
+        size, content = await self._verified(_open_or_read, digest)
+        return size, content if isinstance(content, bytes) else self._pieces(content)
+
+    async def read_whole(self, digest: str) -> bytes:
+        """The content of a file of any size, as ``read``; for readers that bound the size themselves."""
+        return await self._verified(FileFolder.read, digest)
+
+    async def _verified(self, read: Callable[[FileFolder, str], T], digest: str) -> T:
         try:
-            size, content = await self.run(partial(_open_or_read, self.folder, digest))
+            return await self.run(partial(read, self.folder, digest))
         except FileDamaged as error:
             log.warning("stored file damaged", digest=digest, error=error.message)
             raise
-        return size, content if isinstance(content, bytes) else self._pieces(content)
 
     async def _pieces(self, file: BinaryIO) -> AsyncIterator[bytes]:
         try:

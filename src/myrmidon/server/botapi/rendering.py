@@ -32,9 +32,7 @@ async def read_files(store: FileStore, claimed: Iterable[Claimed]) -> dict[str, 
     found: dict[str, bytes] = {}
     for digest in {v.digest for v in values if v.digest is not None and (v.size or 0) <= MAX_FILE_BYTES}:
         with suppress(FileDamaged, FilesUnavailable):
-            content = (await store.read(digest))[1]
-            if isinstance(content, bytes):
-                found[digest] = content
+            found[digest] = await store.read_whole(digest)
     return found
 
 

@@ -406,6 +406,7 @@ def test_a_task_that_succeeded_is_rerun_with_the_option_that_the_error_names(ter
     [
         (["--file", "-"], "{\n", "stdin:1: not valid JSON"),
         (["--file", "-"], f"{a_request('a', 'true')}\n[]\n", "stdin:2: not a JSON object"),
+        (["--file", "-"], "tasks: {}\n", "Write one task request per line"),
         (["--file", "-"], "\n", "stdin contains no task requests"),
         (["--file", "/nowhere"], "", "/nowhere: No such file"),
         (["--file", "-", "--timeout", "1"], "", "--timeout cannot be used with --file"),

@@ -42,8 +42,8 @@ def feeding(*labels, outputs=("int64",), **given):
 
 
 def test_an_unknown_field_is_answered_with_all_fields_that_a_document_may_have():
-    with pytest.raises(InvalidRequest, match=r"nam: got .*one of .*name, parameters, routing, tags, tasks"):
-        parse_graph(a_graph({"a": a_node()}, nam="x"))
+    with pytest.raises(InvalidRequest, match=r"surprise: got .*one of .*name, parameters, routing, tags, tasks"):
+        parse_graph(a_graph({"a": a_node()}, surprise="x"))
 
 
 def test_a_graph_is_read_with_the_defaults_of_a_document():

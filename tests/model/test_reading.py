@@ -16,7 +16,7 @@ from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.limits import Limits
 from myrmidon.model.slice_validation import _OPTIONAL_IN_PROPERTIES, _PROPERTIES_KEYS
 from myrmidon.model.task_request import Function, encode_task, properties_hash, properties_json, properties_row
-from myrmidon.model.task_validation import _NOT_DECLARED, _TASK_KEYS, parse_task
+from myrmidon.model.task_validation import _NOT_DECLARED, TASK_KEYS, parse_task
 from tests.model.requests import (
     DIGEST,
     a_function,
@@ -110,11 +110,11 @@ def clear(tree: object) -> None:
 
 def test_null_is_the_same_as_absent():
     slices = [{"properties": dict.fromkeys(_PROPERTIES_KEYS) | one_slice()["properties"]}]
-    assert parse_task({**dict.fromkeys(_TASK_KEYS), "name": a_task()["name"], "slices": slices}) == parse_task(a_task())
+    assert parse_task({**dict.fromkeys(TASK_KEYS), "name": a_task()["name"], "slices": slices}) == parse_task(a_task())
 
 
 def test_every_optional_field_is_one_of_the_request():
-    assert _NOT_DECLARED.keys() < _TASK_KEYS
+    assert _NOT_DECLARED.keys() < TASK_KEYS
     assert _OPTIONAL_IN_PROPERTIES.keys() < _PROPERTIES_KEYS
 
 

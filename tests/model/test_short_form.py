@@ -101,7 +101,7 @@ def test_a_document_without_short_tasks_is_left_as_it_is(raw):
         ("priority", "a field of the task, beside the payload"),
         ("image", "commands run on the bot itself"),
         ("capabilities", "commands run on the bot itself"),
-        ("artifacts", "declare `outputs` beside the payload"),
+        ("artifacts", "declare `outputs` of a task"),
         ("mounts", "use `caches`"),
         ("onExitStatus", "use `reruns`"),
         ("mine", "or `extra` for what only the command reads"),

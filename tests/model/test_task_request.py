@@ -635,8 +635,9 @@ def test_fields_that_contradict_each_other_are_refused(name):
     assert paths_of(problems_of(raw)) == [path]
 
 
-def test_a_lone_task_needs_a_name_and_a_slice():
-    assert paths_of(problems_of({})) == ["name", "slices"]
+def test_a_lone_task_needs_a_slice_and_in_the_long_form_a_name():
+    assert paths_of(problems_of({})) == ["slices"]
+    assert paths_of(problems_of({"slices": [one_slice()]})) == ["name"]
 
 
 def test_all_problems_come_back_at_once_each_with_path_value_and_rule():
@@ -658,7 +659,7 @@ def test_all_problems_come_back_at_once_each_with_path_value_and_rule():
         ("slices[0].properties.env.9", "'9'"),
         ("slices[0].properties.relative_cwd", "'../up'"),
         ("slices[1].properties.dimensions", "nothing"),
-        ("surprise", "a value of type int"),
+        ("surprise", "a number"),
     }
 
 

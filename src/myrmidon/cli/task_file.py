@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -15,6 +15,9 @@ from myrmidon.sdk.errors import CallFailed, error_for_item
 
 if TYPE_CHECKING:
     from myrmidon.wire.tasks import TaskAnswer
+
+
+_RULE: Final = 'Write one task request per line, such as {"command": ["make"]}; `myrmidon job submit` takes documents with many tasks.'
 
 
 class Submitted(NamedTuple):
@@ -68,9 +71,9 @@ def _read_requests(file: str) -> list[tuple[int, dict[str, Any]]]:
         try:
             request = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise _wrong(f"{_shown(file)}:{number}: not valid JSON: {error}.") from None
+            raise _wrong(f"{_shown(file)}:{number}: not valid JSON: {error}. {_RULE}") from None
         if not isinstance(request, dict):
-            raise _wrong(f"{_shown(file)}:{number}: not a JSON object; write one task request per line.")
+            raise _wrong(f"{_shown(file)}:{number}: not a JSON object. {_RULE}")
         requests.append((number, request))
     if not requests:
         raise _wrong(f"{_shown(file)} contains no task requests.")

@@ -182,7 +182,7 @@ def check_importable(function: Any) -> None:
     if inspect.ismethod(function):
         raise TypeProblem(f"{name} is a method; bots have no object to call it on; use a function or a staticmethod")
     if not inspect.isfunction(function):
-        raise TypeProblem(f"{name} is not a function")
+        raise TypeProblem(f"{name} is not a function that is written in Python; define one that calls it")
     if function.__name__ == "<lambda>":
         raise TypeProblem("a lambda has no name that a bot could import; define a function")
     if function.__closure__ is not None and function.__code__.co_freevars != ("__class__",):

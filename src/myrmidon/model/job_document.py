@@ -18,9 +18,10 @@ from myrmidon.model.function_validation import read_inputs
 from myrmidon.model.job import Graph, Node, RequiresPolicy, composed_routing
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.output_refs import labels_in
+from myrmidon.model.short_form import SHORT_KEYS
 from myrmidon.model.shown_input import Path, show_value
 from myrmidon.model.task_request import TaskRequest, reads_outputs
-from myrmidon.model.task_validation import read_task
+from myrmidon.model.task_validation import TASK_KEYS, read_task
 from myrmidon.model.validation import NO_RECORD, Checker
 
 _DECLARED: Final = frozenset(Graph.__struct_fields__) - {"nodes"}
@@ -31,6 +32,12 @@ _REPLACED_KEYS: Final = frozenset({"parameters"})
 """Fields of a document that ``parameters`` has replaced."""
 _NODE_KEYS: Final = frozenset({"requires", "requires_policy", "hold", "reruns", "task"})
 _LISTED_NODE_KEYS: Final = _NODE_KEYS | {"label"}
+_NO_GRAPH_KEYS: Final = {"fail_fast": "use `failure_policy: fail-fast`"}
+_NO_NODE_KEYS: Final = {
+    **dict.fromkeys(("needs", "depends_on", "dependencies"), "use `requires`"),
+    **{key: f"`{key}` is a field inside of `task`" for key in {*TASK_KEYS, *SHORT_KEYS, "payload"} - _LISTED_NODE_KEYS},
+}
+"""Fields that people write in these places, and what there is in place of them."""
 _REQUIRES: Final = {policy.value: policy for policy in RequiresPolicy}
 _NO_TASKS_RULE: Final = 'at least one task, such as {"hello": {"task": {"command": ["echo", "hello"]}}}'
 _SUBS: Final = "taskId:"
@@ -115,7 +122,7 @@ def parse_graph(
     given = check.record(raw, ())
     if given is NO_RECORD:
         check.finish()
-    check.unknown_keys(given, _GRAPH_KEYS, (), also=_REPLACED_KEYS)
+    check.unknown_keys(given, _GRAPH_KEYS, (), also=_REPLACED_KEYS, instead=_NO_GRAPH_KEYS)
     declared = {key: given[key] for key in _DECLARED if given.get(key) is not None}
     graph: Graph = check.struct({"name": "", "nodes": [], **declared}, Graph, ()) or Graph(name="", nodes=[])
     routing_bytes = _task_routing_bytes(limits, graph.external_id, graph.routing)
@@ -202,7 +209,7 @@ def _from_list(check: Checker, tasks: Sequence[object]) -> list[tuple[str, Path,
 def _node(check: Checker, value: object, path: Path, *, label: str, subs: Mapping[str, str] | None) -> Node:
     raw = check.record(value, path)
     listed = len(path) == 2 and isinstance(path[1], int)
-    check.unknown_keys(raw, _LISTED_NODE_KEYS if listed else _NODE_KEYS, path)
+    check.unknown_keys(raw, _LISTED_NODE_KEYS if listed else _NODE_KEYS, path, instead=_NO_NODE_KEYS)
     request = _node_request(check, raw, path, label=label, subs=subs)
     policy = check.choice(raw, "requires_policy", path, _REQUIRES, RequiresPolicy.ALL_SUCCEEDED)
     if policy == RequiresPolicy.ALL_RESOLVED and request.function and any(map(reads_outputs, request.inputs)):

@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.ids import Micros
-from myrmidon.model.shown_input import Path, allowed_keys, kind_of, show_path
+from myrmidon.model.shown_input import NOTHING, Path, allowed_keys, kind_of, show_path
 from myrmidon.model.task_request import Properties, Slice, TaskRequest
 from myrmidon.model.validation import Checker
 
@@ -42,27 +42,29 @@ _IGNORED: Final = {
 }
 """Why a field of a task has no effect; ``created`` asks for nothing."""
 _NO_CONTAINER: Final = "commands run on the bot itself; choose bots by `dimensions`"
-_NO_FILES: Final = "declare `outputs` beside the payload, and write them to $MYRMIDON_OUTPUT_DIR"
-_NOT_DONE: Final = {
+NOT_DONE: Final = {
     "image": _NO_CONTAINER,
     "capabilities": _NO_CONTAINER,
     "devices": _NO_CONTAINER,
     "features": "bots have none of these features",
     "osGroups": "a bot's settings choose the user of its tasks",
-    "artifacts": _NO_FILES,
+    "artifacts": "declare `outputs` of a task in a job, and write them to $MYRMIDON_OUTPUT_DIR",
     "mounts": "use `caches`, or fetch the files in the command",
     "cache": "use `caches`: a list of `name` and `path`",
-    "onExitStatus": "use `reruns` beside the payload",
+    "onExitStatus": "use `reruns`",
     "timeout": "use `execution_timeout_s`",
+    "maxRunTime": "use `execution_timeout_s`",
+    "environment": "use `env`",
+    "routes": "use `tags`, or `routing`",
+    "dependencies": "use `requires`, beside `task` in a job",
     "cwd": "use `relative_cwd`",
 }
-"""Fields of other systems that change what a task does, and what is there instead."""
+"""Fields that people know from other systems, and what there is in place of them."""
 _SECOND: Final = 1_000_000
 
 
 Ignored: TypeAlias = Mapping[str, str]
 """Fields of a payload that an API accepts although they have no effect, each with the reason."""
-NOTHING: Final[Ignored] = {}
 
 
 class ShortForms(Struct):
@@ -114,7 +116,7 @@ def _split_payload(
             if name in fields:
                 check.note_shown((*here, key), "both", f"either this or {name}, which is the same", "contradiction")
             fields[name] = value
-        elif value is None or key == _OWN_DATA or (key in _NOT_DONE and not value):
+        elif value is None or key == _OWN_DATA or (key in NOT_DONE and not value):
             pass  # it asks for nothing
         elif key in ignored:
             check.warn((*here, key), ignored[key])
@@ -136,11 +138,10 @@ def _split_payload(
 
 def _payload_rule(key: str) -> str:
     """What is allowed in place of a field that a payload does not have."""
-    if key in _NOT_DONE:
-        return f"nothing here: {_NOT_DONE[key]}"
     if key in _TASK:
         return f"nothing here: `{key}` is a field of the task, beside the payload"
-    return f"{allowed_keys(key, _PAYLOAD - {_OWN_DATA})}, or `{_OWN_DATA}` for what only the command reads"
+    rule = allowed_keys(key, _PAYLOAD - {_OWN_DATA}, NOT_DONE)
+    return rule if key in NOT_DONE else f"{rule}, or `{_OWN_DATA}` for what only the command reads"
 
 
 def named_after_program(request: dict[str, Any]) -> dict[str, Any]:

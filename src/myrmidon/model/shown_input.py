@@ -7,7 +7,7 @@ so for very large numbers.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Final, TypeAlias
 
@@ -16,6 +16,7 @@ Path: TypeAlias = tuple[str | int, ...]
 
 DID_YOU_MEAN: Final = "did you mean that?"
 """In the rule for an unknown key that looks like a known one."""
+NOTHING: Final[Mapping[str, str]] = {}
 _LIKENESS: Final = 0.75
 """How alike a misspelt key and a known one are at least, from 0 to 1."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_$\-]{1,255}")
@@ -59,13 +60,20 @@ def kind_of(value: object) -> str:
         return f"an object of {count(len(value), 'key')}"
     if isinstance(value, (list, tuple)):
         return f"a list of {count(len(value), 'item')}"
-    return f"a value of type {type(value).__name__}"
+    if isinstance(value, bool):
+        return "true or false"
+    return "a number" if isinstance(value, (int, float)) else f"a value of type {type(value).__name__}"
 
 
-def allowed_keys(key: str, known: Collection[str]) -> str:
-    """What is allowed in place of an unknown key: those that are known, and which one was probably meant."""
+def allowed_keys(key: str, known: Collection[str], instead: Mapping[str, str] = NOTHING) -> str:
+    """What is allowed in place of an unknown key: the known one that was probably meant, else all that are known.
+
+    ``instead``: what there is in place of keys that people know from elsewhere.
+    """
+    if key in instead:
+        return f"nothing here: {instead[key]}"
     near = near_key(key, known)
-    return f"{f'`{near}` ({DID_YOU_MEAN}), or ' if near else ''}one of {', '.join(sorted(known))}"
+    return f"`{near}` ({DID_YOU_MEAN})" if near else f"one of {', '.join(sorted(known))}"
 
 
 def near_key(key: str, known: Collection[str]) -> str:

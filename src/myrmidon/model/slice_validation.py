@@ -14,6 +14,7 @@ import msgspec
 from myrmidon.model.dimensions import task_dimensions
 from myrmidon.model.json_depth import MAX_DEPTH, is_too_deep
 from myrmidon.model.output_refs import FoundOutputs
+from myrmidon.model.short_form import NOT_DONE
 from myrmidon.model.shown_input import Path, show_value
 from myrmidon.model.task_request import (
     Cache,
@@ -78,7 +79,7 @@ def _check_slices(check: Checker, slices: list[Slice], path: Path) -> None:
 def _slice(check: Checker, value: object, path: Path, function: Function | None, outputs: FoundOutputs) -> Slice:
     limits = check.limits
     raw = check.record(value, path)
-    check.unknown_keys(raw, _SLICE_KEYS, path)
+    check.unknown_keys(raw, _SLICE_KEYS, path, instead=NOT_DONE)
     return Slice(
         properties=_properties(check, raw.get("properties"), (*path, "properties"), function, outputs),
         expiration_s=check.integer(
@@ -100,7 +101,7 @@ def _properties(
     raw = check.record(value, path)
     if raw is NO_RECORD:
         return Properties(dimensions={})
-    check.unknown_keys(raw, _PROPERTIES_KEYS, path)
+    check.unknown_keys(raw, _PROPERTIES_KEYS, path, instead=NOT_DONE)
     raw, output_refs = outputs.replace(check, raw, path)
     longest = limits.execution_timeout_max_s
     shortest = limits.function_timeout_min_s if function else limits.execution_timeout_min_s

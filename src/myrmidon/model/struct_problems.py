@@ -16,6 +16,7 @@ from msgspec import inspect
 
 from myrmidon.model.errors import Problem
 from myrmidon.model.shown_input import Path, allowed_keys, kind_of, show_path, show_value
+from myrmidon.model.task_request import CLEAN
 
 
 @lru_cache(maxsize=512)
@@ -204,7 +205,7 @@ def _allowed(kind: inspect.Type) -> str:
         case inspect.LiteralType() | inspect.EnumType():
             return f"one of {', '.join(map(str, _choices(kind)))}"
         case inspect.StrType():
-            pattern = f" like {kind.pattern}" if kind.pattern is not None else ""
+            pattern = f" like {kind.pattern}" if kind.pattern not in (None, CLEAN) else ""
             return f"text{_within(kind.min_length, kind.max_length, ' characters')}{pattern}"
         case inspect.IntType() | inspect.FloatType():
             name = "a whole number" if isinstance(kind, inspect.IntType) else "a number"

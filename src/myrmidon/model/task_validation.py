@@ -15,7 +15,7 @@ from myrmidon.model.function_validation import check_environment, read_function,
 from myrmidon.model.ids import try_parse_id
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.output_refs import FoundOutputs
-from myrmidon.model.short_form import SHORT_KEYS
+from myrmidon.model.short_form import NOT_DONE, SHORT_KEYS
 from myrmidon.model.shown_input import Path
 from myrmidon.model.slice_validation import FieldReader, read_slices
 from myrmidon.model.task_request import (
@@ -25,7 +25,7 @@ from myrmidon.model.task_request import (
 )
 from myrmidon.model.validation import NO_RECORD, Checker
 
-_TASK_KEYS: Final = frozenset(TaskRequest.__struct_fields__)
+TASK_KEYS: Final = frozenset(TaskRequest.__struct_fields__)
 
 
 def parse_task(raw: object, limits: Limits = DEFAULT_LIMITS) -> TaskRequest:
@@ -54,11 +54,14 @@ def read_task(check: Checker, raw: object, path: Path, label: str = "") -> TaskR
     given = check.record(raw, path)
     if given is NO_RECORD:
         return TaskRequest(name=label, slices=[])
-    check.unknown_keys(given, _TASK_KEYS, path, also=SHORT_KEYS)
+    check.unknown_keys(given, TASK_KEYS, path, also=SHORT_KEYS, instead=NOT_DONE)
     function = read_function(check, given, path)
     outputs = FoundOutputs()
     given = outputs.take_stdin(check, given, path)
-    request = _declared_fields(check, given, path, usual_name=label or (function.func_name if function else None))
+    usual_name = label or (function.func_name if function else None)
+    if "slices" not in given:
+        usual_name = usual_name or "task"  # a short task needs no name: what is missing are its fields
+    request = _declared_fields(check, given, path, usual_name=usual_name)
     request = structs.replace(
         request,
         slices=read_slices(check, given, path, function, outputs),

@@ -19,7 +19,7 @@ import msgspec
 
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
-from myrmidon.model.shown_input import Path, allowed_keys, count, kind_of, show_path, show_value
+from myrmidon.model.shown_input import NOTHING, Path, allowed_keys, count, kind_of, show_path, show_value
 from myrmidon.model.struct_problems import problems_of
 
 E = TypeVar("E", bound=str)
@@ -139,17 +139,18 @@ class Checker:
         return value
 
     def unknown_keys(
-        self, raw: Mapping[str, object], known: frozenset[str], path: Path, also: frozenset[str] = frozenset()
-    ) -> None:
+        self, raw: Mapping[str, object], known: frozenset[str], path: Path, also: frozenset[str] = frozenset(),
+        instead: Mapping[str, str] = NOTHING,
+    ) -> None:  # fmt: skip
         """Record unknown fields: a misspelt one must not be ignored. Values are not shown: one may be a secret.
 
-        ``also`` are fields that the caller may send, but that were replaced before.
+        ``also`` are fields that the caller may send, but that were replaced before. ``instead``: as for allowed_keys.
         """
         if raw.keys() <= known:
             return
         for key in raw:
             if key not in known:
-                self.note_shown((*path, key), kind_of(raw[key]), allowed_keys(key, known | also), "unknown")
+                self.note_shown((*path, key), kind_of(raw[key]), allowed_keys(key, known | also, instead), "unknown")
 
     def mapping(self, raw: Mapping[str, object], key: str, path: Path, limit: int) -> dict[str, object]:
         """An optional object of at limit that many keys."""

@@ -220,6 +220,11 @@ def test_a_command_that_was_written_for_a_shell_is_told_how_to_get_one(fleet: St
     assert "could not be started: No such file or directory" in message
 
 
+def test_a_program_of_the_submitters_folder_is_told_where_commands_start(fleet: Stub):
+    said = "./train could not be started: No such file or directory. A command starts in a new folder of its own; write"
+    assert fleet.run("./train", "x")["message"] == f"{said} an absolute path"
+
+
 def test_a_link_in_place_of_the_bots_folder_leads_it_nowhere(exposed: tuple[Stub, BotProcess], tmp_path: Path):
     fleet, folder = exposed[0], exposed[1].folder
     work, mine = folder / "work", tmp_path / "mine"

@@ -72,7 +72,11 @@ def test_a_repeated_short_task_is_the_same_task(app: Inside):
     [
         ({"comand": ["x"]}, "comand", "`command` (did you mean that?)"),
         ({"command": "x"}, "command", "a list"),
-        ({"command": ["x"], "enviroment": {}}, "enviroment", "one of "),
+        ({"command": ["x"], "surprise": {}}, "surprise", "one of "),
+        ({"command": ["x"], "environment": {}}, "environment", "use `env`"),
+        ({"command": ["x"], "timeout": 7}, "timeout", "use `execution_timeout_s`"),
+        ({"command": ["x"], "image": "ubuntu"}, "image", "run on the bot itself"),
+        ({"slices": [{"properties": {"command": ["x"], "mounts": []}}]}, "slices[0].properties.mounts", "use `caches`"),
         ({"command": ["x"], "dimensions": {"os": 7}}, "dimensions.os[0]", "text"),
         ({"command": ["x"], "executionTimeoutS": 7}, "executionTimeoutS", "`execution_timeout_s` (did you mean that?)"),
         ({"payload": {"command": ["x"], "outputs": ["a"]}}, "payload.outputs", "a field of the task"),
@@ -82,7 +86,7 @@ def test_a_repeated_short_task_is_the_same_task(app: Inside):
         ({"payload": {"command": ["x"], "mounts": [{"file": "a"}]}}, "payload.mounts", "use `caches`"),
         ({"payload": {"command": ["x"], "maxRunTime": -1}}, "payload.maxRunTime", "a number in "),
         ({"payload": {"command": ["x"], "maxruntime": 1}}, "payload.maxruntime", "`maxRunTime` (did you mean that?)"),
-        ({"payload": {"command": ["x"]}, "routes": ["r"]}, "routes", "one of "),
+        ({"payload": {"command": ["x"]}, "routes": ["r"]}, "routes", "use `tags`"),
         ({"name": "x"}, "slices", "or `command`"),
     ],
 )
@@ -91,6 +95,28 @@ def test_what_is_not_carried_out_is_refused_with_what_to_write(app: Inside, task
     alone = {problem["path"]: problem["allowed"] for problem in error["problems"]}
     assert said in alone[path], error
     assert said in problems(app.post("/api/v1/jobs", in_a_job(task)))[f"tasks.a.task.{path}"]
+
+
+def test_a_misspelt_command_is_not_called_a_missing_name(app: Inside):
+    error = submitted(app, {"comand": ["x"]})["error"]
+    assert {problem["path"] for problem in error["problems"]} == {"comand", "slices"}
+
+
+@pytest.mark.parametrize(
+    ("node", "path", "said"),
+    [
+        ({"command": ["x"]}, "tasks.b.command", "a field inside of `task`"),
+        ({"task": SHORT, "needs": ["a"]}, "tasks.b.needs", "use `requires`"),
+        ({"task": SHORT, "require": ["a"]}, "tasks.b.require", "`requires` (did you mean that?)"),
+    ],
+)
+def test_a_field_at_the_wrong_place_of_a_job_is_refused_with_its_place(app: Inside, node: Any, path: str, said: str):
+    assert said in problems(app.post("/api/v1/jobs", {"job": {"tasks": {"b": node}}}))[path]
+
+
+def test_a_job_says_what_its_failure_policy_is_called(app: Inside):
+    job = {"tasks": {"b": {"task": SHORT}}, "fail_fast": True}
+    assert "use `failure_policy: fail-fast`" in problems(app.post("/api/v1/jobs", {"job": job}))["fail_fast"]
 
 
 def test_all_problems_of_short_tasks_come_at_once(app: Inside):

@@ -76,7 +76,7 @@ class FailedCalls:
         elif failures == 1:
             log.error(
                 "the server does not accept this bot. It tries again at least every %d s; end it with Ctrl-C or"
-                " SIGTERM, and start it with another --bot-id or token if the reason above stays",
+                " SIGTERM, and start it with another id or token if the reason above stays",
                 MAX_DELAY_S,
             )
         return retry_delay(failures + 2)

@@ -124,7 +124,7 @@ class TaskContext:
         if "${ISOLATED_OUTDIR}" in texts:
             raise ValueError(
                 "${ISOLATED_OUTDIR} cannot be used: the server does not store folders of results yet, so they would be "
-                "lost. Declare outputs, and write them to $MYRMIDON_OUTPUT_DIR"
+                "lost. In a job, declare outputs and write them to $MYRMIDON_OUTPUT_DIR"
             )
         if "${SWARMING_BOT_FILE}" in texts:
             values["SWARMING_BOT_FILE"] = self.ensure_bot_file()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import shlex
 
@@ -13,10 +14,14 @@ _MAX_SHOWN = 200
 
 
 def describe_start_failure(argv: list[str], error: OSError) -> str:
-    """Why a command could not be started, and how to write it if it is meant for a shell."""
+    """Why a command could not be started, and how to write it if it is meant for a shell or for another folder."""
     text = f"{shlex.quote(argv[0])} could not be started: {error.strerror}"
-    is_line = len(argv) == 1 and _SHELL_CHARACTERS.search(argv[0])
-    if error.errno != errno.ENOENT or not (is_line or argv[0] in _BUILTINS or _SHELL_WORDS.intersection(argv)):
+    if error.errno != errno.ENOENT:
         return text
-    line = shlex.quote(" ".join(argv)) if sum(map(len, argv)) < _MAX_SHOWN else "'...'"
-    return f"{text}. A command is a program and its arguments; for a shell write: sh -c {line}"
+    is_line = len(argv) == 1 and _SHELL_CHARACTERS.search(argv[0])
+    if is_line or argv[0] in _BUILTINS or _SHELL_WORDS.intersection(argv):
+        line = shlex.quote(" ".join(argv)) if sum(map(len, argv)) < _MAX_SHOWN else "'...'"
+        return f"{text}. A command is a program and its arguments; for a shell write: sh -c {line}"
+    if os.sep in argv[0] and not os.path.isabs(argv[0]):
+        return f"{text}. A command starts in a new folder of its own; write an absolute path"
+    return text

@@ -12,7 +12,8 @@ from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import Micros, try_parse_id
 from myrmidon.model.job import Graph
 from myrmidon.model.parameters import apply_parameters
-from myrmidon.model.short_form import NOTHING, Ignored, ShortForms, expand_tasks, rename_problems
+from myrmidon.model.short_form import Ignored, ShortForms, expand_tasks, rename_problems
+from myrmidon.model.shown_input import NOTHING
 from myrmidon.model.validation import Checker
 from myrmidon.scheduler import extend as extending
 from myrmidon.scheduler import job_draft, rerun, submit_job

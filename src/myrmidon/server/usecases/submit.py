@@ -123,7 +123,9 @@ def no_outputs(path: str, num_paths: int) -> Problem:
 
 
 def _no_folder(path: str) -> Problem:
-    allowed = "none: folders of results are not stored yet; declare outputs and write them to $MYRMIDON_OUTPUT_DIR"
+    allowed = (
+        "none: folders of results are not stored yet; in a job, declare outputs and write them to $MYRMIDON_OUTPUT_DIR"
+    )
     return Problem(path, OUTDIR, allowed, NOT_SERVED)
 
 

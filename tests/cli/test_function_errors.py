@@ -73,6 +73,12 @@ def test_failures_at_one_place_are_one_group_whatever_their_messages_say(termina
     assert "  parse[0], parse[1]" in shown
 
 
+def test_a_watch_shows_alike_failures_once_and_counts_the_others(terminal: Terminal, job: str):
+    shown = terminal.run("job", "watch", job).stderr
+    assert shown.count("Traceback (most recent call last):") == 1
+    assert f"1 more task failed: myrmidon job why {job}" in shown
+
+
 def an_error(*lines: str, place: str = "report.py:8 in parse") -> FunctionError:
     return FunctionError(type="builtins.ValueError", message="no", traceback="\n".join(lines), place=place)
 

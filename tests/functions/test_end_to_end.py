@@ -103,7 +103,9 @@ def test_an_exception_is_raised_with_its_class_traceback_bot_and_log(client: Cli
     assert "about to fail" in failure.log_tail
     assert job.wait().state == "FAILED"
     ((what, failures),) = job.errors().items()
-    assert what == "ValueError: bad 3"
+    assert what == f"ValueError: bad 3, raised at {failure.place}"
+    assert failure.place.startswith("tests/functions/remote_tasks.py:")
+    assert failure.place.endswith(" in fails")
     assert [one.label for one in failures] == ["fails"]
 
 
@@ -114,16 +116,17 @@ def test_an_exception_of_the_programs_own_class(client: Client):
     assert isinstance(caught.value, TaskFailed)
 
 
-def test_errors_are_grouped_and_other_branches_go_on_if_asked(client: Client):
+def test_errors_are_grouped_by_place_and_other_branches_go_on_if_asked(client: Client):
     with client.new_job(fail_fast=False) as job:
         job.map(tasks.fails, [1, 1, 2])
+        tasks.refuses(1)
         fine = tasks.half(1.0)
     assert job.result(fine) == 0.5
     assert job.wait().state == "FAILED"
-    assert {what: len(failures) for what, failures in job.errors().items()} == {
-        "ValueError: bad 1": 2,
-        "ValueError: bad 2": 1,
-    }
+    assert sorted(len(failures) for failures in job.errors().values()) == [1, 3]
+    by_id = client.job(job.id).errors()
+    assert sorted(len(failures) for failures in by_id.values()) == [1, 3]
+    assert all(", raised at tests/functions/remote_tasks.py:" in what for what in [*job.errors(), *by_id])
 
 
 def test_a_result_of_the_wrong_type_and_a_crash_have_reasons(client: Client):

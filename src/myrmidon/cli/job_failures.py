@@ -28,13 +28,18 @@ class FailureReporter:
     def __init__(self, cli: CliContext, job: Job) -> None:
         self._cli, self._job = cli, job
         self._described = set[str]()
+        self._places = set[tuple[str, str]]()
 
     def lines(self, task: wire.JobTask) -> list[str]:
-        """The lines to show for a task; none if it has not failed by itself, or after MAX_DETAILS others."""
-        key = task.run or task.task_id
+        """The lines to show for a task; none if it did not fail by itself, or as another, or after MAX_DETAILS."""
+        key, place = task.run or task.task_id, task.error and (task.error.type, task.error.place)
         if task.state not in FAILED_ITSELF or key in self._described or len(self._described) >= MAX_DETAILS:
             return []
+        if place in self._places:
+            return []
         self._described.add(key)
+        if place and place[1]:
+            self._places.add(place)
         again = output.command_line(["myrmidon", "job", "rerun", self._job.id, "--task", task.label])
         here = [f"  here: myrmidon task reproduce {task.task_id}"] if task.run else []
         return [
@@ -60,7 +65,7 @@ class FailureReporter:
         lines = []
         failed = sum(info.counts.get(state, 0) for state in FAILED_ITSELF)
         if (more := failed - len(self._described)) > 0:
-            lines.append(f"{output.plural(more, 'more task')} failed: myrmidon job log --failed {self._job.id}")
+            lines.append(f"{output.plural(more, 'more task')} failed: myrmidon job why {self._job.id}")
         lines += self._unreachable(info)
         if info.state == "FAILED":
             lines.append(f"To run what did not succeed again: myrmidon job rerun {self._job.id}")

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from myrmidon.wire.tasks import TaskAnswer
 
 
-_RULE: Final = 'Write one task request per line, such as {"command": ["make"]}; `myrmidon job submit` takes documents with many tasks.'
+_RULE: Final = (
+    'Write one task request per line, such as {"command": ["make"]}. `myrmidon job submit` takes whole graphs.'
+)
 
 
 class Submitted(NamedTuple):

@@ -3,7 +3,7 @@
 Reads without locks and changes nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -20,6 +20,7 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import edge, task_queues, task_request, task_result, task_run, task_to_run
 from myrmidon.store.tables.bot import BotWith
+from myrmidon.store.views.job_details import labels_of
 
 _SHOWN_PARENTS = 20
 _SHOWN_BOTS = 20
@@ -126,10 +127,12 @@ def _explain_waiting(tx: Tx, task: TaskResult) -> Explanation:
             summary="The task is held; release it to let it run.",
         )
     unreachable = _unreachable(tx, task)
-    shown = ", ".join(show_task(parent) for parent in waiting_on[:5])
-    summary = f"The task waits for {shown}."
-    if unreachable:
-        summary = f"The task cannot run: {show_task(unreachable)} has failed. Rerun that one, or rerun this with force."
+    if unreachable is not None:
+        [failed] = _named(tx, [unreachable.id])
+        ended = f"{failed} ended {unreachable.state}"
+        summary = f"The task cannot run: {ended}. Rerun that one, or rerun this with force."
+    else:
+        summary = f"The task waits for {', '.join(_named(tx, waiting_on[:5]))}."
     return Explanation(
         task_id=task.id,
         state=task.state,
@@ -140,7 +143,13 @@ def _explain_waiting(tx: Tx, task: TaskResult) -> Explanation:
     )
 
 
-def _unreachable(tx: Tx, task: TaskResult) -> int | None:
+def _named(tx: Tx, task_ids: Sequence[int]) -> list[str]:
+    """Tasks of a job with their labels, as ``build (7c07a39dc80000100)``."""
+    labels = labels_of(tx, task_ids)
+    return [f"{labels[one]} ({show_task(one)})" if one in labels else show_task(one) for one in task_ids]
+
+
+def _unreachable(tx: Tx, task: TaskResult) -> TaskResult | None:
     """An ancestor that ended without success, so that this task cannot become ready; None if there is none."""
     seen: set[int] = set()
     pending = [(task.id, bool(task.resolves_all))]
@@ -148,7 +157,7 @@ def _unreachable(tx: Tx, task: TaskResult) -> int | None:
         child, resolves_all = pending.pop()
         for parent in task_result.read(tx, edge.waiting_on(tx, child, _SHOWN_PARENTS)).values():
             if parent.final and not resolves_all:
-                return parent.id
+                return parent
             if parent.state == TaskState.WAITING and parent.id not in seen and not resolves_all:
                 seen.add(parent.id)
                 pending.append((parent.id, bool(parent.resolves_all)))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from myrmidon.sdk.exit_code import exit_code_text
 
 if TYPE_CHECKING:
     from myrmidon.wire import jobs as wire
 
+T = TypeVar("T")
 FAILED: Final = ("FAILED", "TIMED_OUT", "BOT_DIED", "EXPIRED", "NO_RESOURCE", "CLIENT_ERROR", "CANCELLED", "KILLED")
 """The states of tasks that ended without success."""
 
@@ -25,6 +26,19 @@ def describe_end(task: wire.Failure | wire.JobTask, *, where: str = "") -> str:
     reason = f" ({task.reason})" if task.reason not in ("", "exit_code") else ""
     message = f": {short_message(task)}" if task.message else ""
     return f"{task.state}{code}{reason}{where}{message}"
+
+
+def grouped(ends: Iterable[tuple[T, str, str, str]]) -> dict[str, list[T]]:
+    """Failures by what happened; of each there is a text, and the class and the place of its exception.
+
+    Exceptions of one class at one place are one group, with the text of the first: messages often name the input.
+    """
+    texts: dict[tuple[str, str], str] = {}
+    groups: dict[str, list[T]] = {}
+    for failure, text, error_type, place in ends:
+        named = texts.setdefault((error_type, place), f"{text}, raised at {place}") if place else text
+        groups.setdefault(named, []).append(failure)
+    return groups
 
 
 def short_message(task: wire.Failure | wire.JobTask) -> str:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.errors import WaitedTooLong
-from myrmidon.sdk.job_graph import FAILED
+from myrmidon.sdk.job_graph import FAILED, grouped
 from myrmidon.sdk.jobs import Job
 from myrmidon.sdk.progress import ProgressLine
 from myrmidon.sdk.result_stream import ResultStream
@@ -135,10 +135,7 @@ class JobResults:
             outcomes = self._api.results(chunk, wait_s=0).results
             failures += [task_failed(outcome, failed[outcome.task_id], self._api) for outcome in outcomes]
         causes = [failure for failure in failures if failure.state not in CONSEQUENCES]
-        grouped: dict[str, list[TaskFailed]] = {}
-        for failure in causes or failures:
-            grouped.setdefault(failure.what, []).append(failure)
-        return grouped
+        return grouped((one, one.what, one.error_type, one.place) for one in causes or failures)
 
 
 def how_to_watch(job_ids: Sequence[str]) -> str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from myrmidon.sdk.api.caller import segment
 from myrmidon.sdk.errors import JobFailed, WaitedTooLong
-from myrmidon.sdk.job_graph import FAILED, blockers, describe_end
+from myrmidon.sdk.job_graph import FAILED, blockers, describe_end, grouped
 from myrmidon.sdk.transport import new_key
 from myrmidon.sdk.wait_reasons import WaitReasons
 from myrmidon.wire import jobs as wire
 from myrmidon.wire.fields import Done
+from myrmidon.wire.functions import FunctionError
 from myrmidon.wire.job_actions import JobChanged, JobExtended, JobRerun, JobWaited
 from myrmidon.wire.job_compare import JobComparison
 from myrmidon.wire.notes import JobMeta
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from myrmidon.sdk.api.calls import Api
 
 T = TypeVar("T")
+_NO_ERROR: Final = FunctionError(type="")
 
 MAX_WAIT_S = 25.0
 PAGE = 1_000
@@ -84,10 +86,8 @@ class Job:
 
     def errors(self) -> dict[str, list[wire.JobTask]]:
         """Tasks that ended without success, grouped by what happened."""
-        found: dict[str, list[wire.JobTask]] = {}
-        for task in self.tasks(state=FAILED):
-            found.setdefault(describe_end(task), []).append(task)
-        return found
+        failed = [(task, task.error or _NO_ERROR) for task in self.tasks(state=FAILED)]
+        return grouped((task, describe_end(task), error.type, error.place) for task, error in failed)
 
     def unreachable(self) -> dict[str, str]:
         """The labels of waiting tasks that cannot start, each with that of the task without success that blocks it."""

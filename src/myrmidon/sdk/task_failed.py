@@ -18,8 +18,9 @@ from myrmidon.wire.values import TaskOutcome
 class TaskFailed(Exception):
     """A task has failed. If it raised an exception whose class is known here, this error is also of that class.
 
-    ``remote_traceback`` is the traceback on the bot, ``error_type`` the full name of the exception's class there; both
-    are empty if the task did not fail by an exception. ``state`` and ``reason`` say how it has ended.
+    ``remote_traceback`` is the traceback on the bot, ``error_type`` the full name of the exception's class there, and
+    ``place`` the last line of your code that it has passed; all are empty if the task did not fail by an exception.
+    ``state`` and ``reason`` say how it has ended.
     """
 
     label = ""
@@ -32,6 +33,7 @@ class TaskFailed(Exception):
     error_type = ""
     error_message = ""
     remote_traceback = ""
+    place = ""
     api: Api | None = None
     _log_tail: str | None = None
     _message: str | None = None
@@ -55,7 +57,7 @@ class TaskFailed(Exception):
 
     @property
     def what(self) -> str:
-        """What happened, without the label and the bot: equal for tasks that failed for the same cause."""
+        """What happened, without the label and the bot: with the message of the exception."""
         if self.error_type:
             name = self.error_type.removeprefix("builtins.")
             return f"{name}: {self.error_message}" if self.error_message else name
@@ -90,6 +92,7 @@ def task_failed(outcome: TaskOutcome, label: str, api: Api) -> TaskFailed:
         failure.error_type = error.type
         failure.error_message = error.message
         failure.remote_traceback = error.traceback
+        failure.place = error.place
     failure.api = api
     return failure
 

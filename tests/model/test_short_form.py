@@ -42,6 +42,7 @@ def test_a_function_may_have_the_short_form_too():
     assert expand({"function": function, "dimensions": {"os": "Mac"}}) == {
         "function": function, "slices": [{"properties": {"dimensions": {"pool": ["p"], "os": ["Mac"]}}}],
     }  # fmt: skip
+    assert expand({"function": function})["slices"] == [{"properties": {"dimensions": {"pool": ["p"]}}}]
 
 
 def test_beside_a_command_the_payload_is_data_for_the_command():

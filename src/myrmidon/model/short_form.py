@@ -81,7 +81,7 @@ def expand_task(
     if not isinstance(task, dict) or "slices" in task:
         return task
     in_payload = "payload" in task and "command" not in task
-    if not in_payload and not (task.keys() & SHORT_KEYS):
+    if not in_payload and not (task.keys() & SHORT_KEYS or "function" in task):
         return task
     forms.paths[path] = in_payload
     if in_payload:

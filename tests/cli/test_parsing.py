@@ -288,3 +288,9 @@ def test_every_exit_code_is_documented():
 )
 def test_the_end_of_a_task_decides_the_exit_code(state: str, exit_code: int | None, code: int):
     assert exit_codes.of_task(state, exit_code) == code
+
+
+def test_an_option_before_the_command_is_told_its_place():
+    done = CliRunner().invoke(myrmidon, ["-S", "http://127.0.0.1:1", "bots"])
+    assert done.exit_code == exit_codes.USAGE
+    assert "No such option '-S'. Options stand after the command, as in `myrmidon bots --json`." in done.output

@@ -334,7 +334,7 @@ def test_types_of_an_edge_are_compared_in_canonical_form():
 
 def test_a_command_has_no_outputs_to_feed_from():
     (problem,) = graph_problems(a_graph({"a": a_node(), "b": feeding("a")}))
-    assert problem.allowed == "a position of a, which has 0 outputs"
+    assert problem.allowed == "a position of a, which declares 0 outputs in its field `outputs`"
 
 
 def test_edges_from_tasks_the_job_already_has_are_kept_apart():

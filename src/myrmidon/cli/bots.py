@@ -248,7 +248,9 @@ def invite(
         return
     output.echo(command)
     until = output.local_time(created.expires_at)
-    output.note(f"token {created.id} introduces {output.plural(uses, 'bot')} until {until}")
+    output.note(
+        f"The command starts {output.plural(uses, 'bot')}, until {until}. `myrmidon token revoke {created.id}` ends it."
+    )
     if urlsplit(server).hostname in _LOOPBACK:
         output.note(
             "This address works on this machine only; for others, start the server with --host and --public-url."

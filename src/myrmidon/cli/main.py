@@ -74,6 +74,13 @@ class Commands(click.Group):
         with _ignore_broken_pipe():
             return super().make_context(*args, **kwargs)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            error.message += " Options stand after the command, as in `myrmidon bots --json`."
+            raise
+
     def invoke(self, ctx: click.Context) -> Any:
         with _ignore_broken_pipe():
             return super().invoke(ctx)

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from myrmidon.model.job import Graph, Node
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
-from myrmidon.model.shown_input import Path
+from myrmidon.model.shown_input import Path, count
 from myrmidon.model.task_request import Gathered, OutputOf, Part
 from myrmidon.model.type_strings import fits
 from myrmidon.model.validation import Checker
@@ -154,7 +154,7 @@ class DagBuilder:
 def check_source(check: Checker, source: OutputOf | Part, outputs: Sequence[str], path: Path) -> None:
     """The producer must have an output at that position whose type fits that of the input."""
     if source.position >= len(outputs):
-        rule = f"a position of {source.label}, which has {len(outputs)} outputs"
+        rule = f"a position of {source.label}, which declares {count(len(outputs), 'output')} in its field `outputs`"
         check.note((*path, "position"), source.position, rule, "position")
         return
     output = outputs[source.position]

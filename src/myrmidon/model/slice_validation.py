@@ -126,6 +126,10 @@ def _io_timeout(check: Checker, raw: dict[str, object], path: Path) -> int | flo
 
 
 def _command(check: Checker, raw: dict[str, object], path: Path, function: Function | None) -> list[str]:
+    if isinstance(raw.get("command"), str):
+        rule = 'a list of words, such as ["make", "test"]; for a shell write ["sh", "-c", "make test"]'
+        check.note((*path, "command"), raw["command"], rule, "type")
+        return []
     command = check.texts(raw, "command", path, check.limits.command_args, chars=check.limits.arg_chars)
     if function is not None:
         if command:

@@ -251,7 +251,8 @@ class Checker:
     ) -> str | None:
         """Like ``text`` for a value that is not a field, e.g. an item of a list; None when it is wrong."""
         if not isinstance(value, str):
-            self.note(path, value, allowed or "text", "type")
+            unquoted = isinstance(value, (bool, int, float))
+            self.note(path, value, allowed or ("text: write it in quotes" if unquoted else "text"), "type")
         elif not minimum <= len(value) <= limit:
             self.note(path, value, f"text of {minimum}..{limit} characters", "length")
         elif not is_clean(value):

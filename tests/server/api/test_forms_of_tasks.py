@@ -71,7 +71,8 @@ def test_a_repeated_short_task_is_the_same_task(app: Inside):
     ("task", "path", "said"),
     [
         ({"comand": ["x"]}, "comand", "`command` (did you mean that?)"),
-        ({"command": "x"}, "command", "a list"),
+        ({"command": "echo x"}, "command", 'for a shell write ["sh", "-c", '),
+        ({"command": ["echo", True]}, "command[1]", "write it in quotes"),
         ({"command": ["x"], "surprise": {}}, "surprise", "one of "),
         ({"command": ["x"], "environment": {}}, "environment", "use `env`"),
         ({"command": ["x"], "timeout": 7}, "timeout", "use `execution_timeout_s`"),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
+from tests.cli.conftest import Up
+from tests.deadline import HANG_S
 from tests.ui.conftest import Api, Visit
 
 pytestmark = pytest.mark.full
@@ -43,6 +47,38 @@ def test_a_job_fails_is_understood_and_is_repaired(visit: Visit, api: Api, tmp_p
     dialog.get_by_role("button", name="Rerun failed part", exact=True).click()
     expect(page.get_by_role("heading", name="succeeded repairable")).to_be_visible()
     expect(page.get_by_text("Every task succeeded")).to_be_visible()
+
+
+PROGRAM = """
+from myrmidon import Client, task
+
+@task
+def parse(text: str) -> int:
+    return int(text)
+
+if __name__ == "__main__":
+    with Client() as client:
+        with client.new_job("parsing", fail_fast=False) as job:
+            job.map(parse, ["one", "two"])
+        job.wait()
+        print(job.id)
+"""
+
+
+@pytest.mark.short
+def test_failed_functions_are_shown_with_their_exception_by_place(visit: Visit, up: Up, tmp_path: Path) -> None:
+    file = tmp_path / "report.py"
+    file.write_text(PROGRAM)
+    command = [sys.executable, str(file)]
+    job = subprocess.check_output(command, env=up.terminal.env, text=True, timeout=HANG_S, cwd=tmp_path).strip()
+    page = visit(f"/jobs/{job}")
+    group = page.get_by_role("heading", name="ValueError: invalid literal for int() with base 10: 'one'")
+    expect(group).to_contain_text("raised at main_report.py:6 in parse")
+    expect(page.get_by_text("2 tasks", exact=True).last).to_be_visible()
+    expect(page.get_by_text("Traceback (most recent call last):")).to_have_count(1)
+    expect(page.get_by_text("return int(text)")).to_be_visible()
+    page.get_by_role("link", name="parse[1]", exact=True).last.click()
+    expect(page.get_by_text("ValueError: invalid literal for int() with base 10: 'two'").first).to_be_visible()
 
 
 @pytest.mark.short

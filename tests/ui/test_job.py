@@ -78,7 +78,9 @@ def test_failed_functions_are_shown_with_their_exception_by_place(visit: Visit, 
     expect(page.get_by_text("Traceback (most recent call last):")).to_have_count(1)
     expect(page.get_by_text("return int(text)")).to_be_visible()
     page.get_by_role("link", name="parse[1]", exact=True).last.click()
+    expect(page.get_by_text("It raised ValueError at main_report.py:6 in parse.").first).to_be_visible()
     expect(page.get_by_text("ValueError: invalid literal for int() with base 10: 'two'").first).to_be_visible()
+    expect(page.get_by_text("exited with code")).to_have_count(0)
 
 
 @pytest.mark.short

@@ -47,6 +47,12 @@ export interface Ending {
   exit_code: number | null;
   evidence?: Evidence | null;
   ended_at?: number | null;
+  error?: { type: string; place?: string } | null;
+}
+
+/** The class of an exception as people write it. */
+export function className(type: string): string {
+  return type.replace(/^builtins\./, "");
 }
 
 /** What happened, the most telling fact first. Empty for a success. */
@@ -55,6 +61,7 @@ export function explainEnd(end: Ending): string[] {
   const said: string[] = [];
   if (evidence?.oom) said.push("It was killed because the machine or its limit ran out of memory.");
   if (evidence?.signal) said.push(`It was ended by ${signalName(evidence.signal)}.`);
+  else if (end.error) said.push(raisedWords(end.error));
   else if (code !== null && code !== undefined && code !== 0) said.push(exitCodeWords(code));
   const reason = REASONS[end.reason];
   if (reason) said.push(reason);
@@ -64,6 +71,10 @@ export function explainEnd(end: Ending): string[] {
     said.push(`The bot's last heartbeat was ${showDuration(Math.max(0, gap))} before the run was given up.`);
   }
   return said;
+}
+
+function raisedWords({ type, place }: { type: string; place?: string }): string {
+  return `It raised ${className(type)}${place ? ` at ${place}` : ""}.`;
 }
 
 function exitCodeWords(code: number): string {

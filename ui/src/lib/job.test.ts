@@ -157,6 +157,10 @@ describe("failures", () => {
     ]);
     expect(explainEnd({ state: "FAILED", reason: "exit_code", exit_code: -11 })[0]).toContain("SIGSEGV");
     expect(explainEnd({ state: "SUCCEEDED", reason: "", exit_code: 0 })).toEqual([]);
+    const error = { type: "builtins.ValueError", place: "report.py:8 in parse" };
+    expect(explainEnd({ state: "FAILED", reason: "exit_code", exit_code: 1, error })).toEqual([
+      "It raised ValueError at report.py:8 in parse.",
+    ]);
   });
 });
 

@@ -4,7 +4,7 @@ import type { Schemas } from "../../api/client";
 import { fetchTail } from "../../api/tail";
 import { Panel } from "../../components/Panel";
 import { Elapsed, Time } from "../../components/Time";
-import { type Evidence, explainEnd } from "../../lib/evidence";
+import { className, type Evidence, explainEnd } from "../../lib/evidence";
 import { tellingLine } from "../../lib/failures";
 import { lookOf } from "../../lib/states";
 import type { Task } from "./TaskPage";
@@ -16,7 +16,8 @@ function Raised({ error }: { error: Schemas["FunctionError"] }) {
   return (
     <>
       <p className="font-mono text-xs text-bad [overflow-wrap:anywhere]">
-        {error.type}: {error.message}
+        {className(error.type)}
+        {error.message && `: ${error.message}`}
       </p>
       {error.traceback && (
         <details open>
@@ -55,6 +56,7 @@ export function WhyDied({ task }: { task: Task }) {
     exit_code: result.exit_code ?? deciding?.exit_code ?? null,
     evidence,
     ended_at: deciding?.ended_at ?? null,
+    error: deciding?.error ?? null,
   });
   const good = result.state === "SUCCEEDED";
   return (
@@ -64,7 +66,7 @@ export function WhyDied({ task }: { task: Task }) {
         {sentences.slice(1).map((sentence) => (
           <p key={sentence}>{sentence}</p>
         ))}
-        {evidence?.message && (
+        {evidence?.message && !deciding?.error && (
           <pre className="overflow-x-auto whitespace-pre-wrap rounded bg-bad-soft p-2 text-xs text-bad [overflow-wrap:anywhere]">
             {evidence.message}
           </pre>

@@ -148,7 +148,7 @@ def test_an_ended_task_says_how(w):
     task, other = w.submit(), w.submit(priority=200)
     w.do_one("b1", 1)
     w.do_one("b1")
-    assert w.why(task).summary == "The task has ended: FAILED (exit_code)."
+    assert w.why(task).summary == "The task has ended: FAILED."
     assert w.why(other).summary == "The task has ended: SUCCEEDED."
 
 

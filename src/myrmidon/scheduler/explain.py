@@ -190,7 +190,7 @@ def _tasks_are(number: int) -> str:
 
 
 def _explain_ended(tx: Tx, task: TaskResult, now: Micros, rules: Rules) -> Explanation:
-    why = f" ({task.reason})" if task.reason else ""
+    why = f" ({task.reason})" if task.reason not in ("", "exit_code") else ""
     ended = f"The task has ended: {task.state}{why}."
     # A task that has expired before it was ready has waited for its parents, and not for a bot.
     found_no_bot = task.state == TaskState.NO_RESOURCE or (

@@ -137,6 +137,18 @@ def test_the_async_client_maps_in_the_same_ways(server: LiveServer, client: Clie
     asyncio.run(program())
 
 
+def test_a_map_shows_a_bar_in_a_terminal_if_asked(
+    client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    assert sum(client.map_with(progress=True)(tasks.half, [2.0, 4.0])) == 3.0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a terminal
+    assert sum(client.map_with(progress=True)(tasks.half, [2.0, 4.0, 6.0])) == 6.0
+    assert "3/3" in capsys.readouterr().err
+
+
 def test_a_window_without_room_is_refused(client: Client):
     with pytest.raises(ValueError, match="window is 0"):
         client.map_with(window=0)(tasks.half, [1.0])

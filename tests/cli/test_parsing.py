@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -294,3 +295,19 @@ def test_an_option_before_the_command_is_told_its_place():
     done = CliRunner().invoke(myrmidon, ["-S", "http://127.0.0.1:1", "bots"])
     assert done.exit_code == exit_codes.USAGE
     assert "No such option '-S'. Options stand after the command, as in `myrmidon bots --json`." in done.output
+
+
+def groups(command: click.Command, name: str) -> Iterator[tuple[click.Group, click.Context]]:
+    context = click.Context(command, info_name=name)
+    if isinstance(command, click.Group):
+        yield command, context
+        for word in command.list_commands(context):
+            inner = command.get_command(context, word)
+            assert inner is not None
+            yield from groups(inner, f"{name} {word}")
+
+
+def test_the_lists_of_commands_cut_no_sentence():
+    for group, context in groups(myrmidon, "myrmidon"):
+        cut = [line for line in group.get_help(context).splitlines() if line.startswith("  ") and line.endswith("...")]
+        assert all(line.endswith(", ...") for line in cut), cut  # lists of examples may go on

@@ -148,7 +148,7 @@ def drain(cli: CliContext, bot_id: str, *, undo: bool) -> None:
 @click.option("--undo", is_flag=True, help="End the quarantine.")
 @connected
 def quarantine(cli: CliContext, bot_id: str, reason: str, *, undo: bool) -> None:
-    """Quarantine a bot: it gets no tasks until the quarantine is ended."""
+    """Give a bot no tasks until its quarantine is ended."""
     answer = cli.api.quarantine(bot_id, None if undo else reason)
     _print_result(cli, answer, f"Bot {bot_id} {'is no longer' if undo else 'is'} quarantined.")
 
@@ -159,7 +159,7 @@ def quarantine(cli: CliContext, bot_id: str, reason: str, *, undo: bool) -> None
 @click.option("--wait", is_flag=True, help="Wait until the task has ended; it expires after a day.")
 @connected
 def terminate(cli: CliContext, bot_id: str, reason: str, *, wait: bool) -> None:
-    """Make a bot exit after its current run, by a task addressed to it."""
+    """Make a bot exit after its current run. It gets a task for that."""
     answer = cli.api.terminate(bot_id, reason=reason)
     task_id = answer.task_id
     if wait and task_id is not None:
@@ -187,7 +187,7 @@ def delete(cli: CliContext, bot_id: str, *, force: bool) -> None:
 @_BOT_ARGUMENT
 @connected
 def revoke(cli: CliContext, bot_id: str) -> None:
-    """Revoke the credentials of a bot, for example after a task may have read them.
+    """Revoke the credentials of a bot. Do it if a task may have read them.
 
     The bot is rejected at once. Its runs end with their leases, because their commands may go on until then. To use
     the bot again, start it with a new token: see `bot invite`.

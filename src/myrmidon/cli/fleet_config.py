@@ -18,7 +18,7 @@ SCRIPTS = "scripts"
 @click.argument("name", required=False)
 @connected
 def show(cli: CliContext, name: str | None) -> None:
-    """List the files of the active configuration, or print the text of the file NAME."""
+    """List the files of the active configuration, or print one of them."""
     active = cli.api.config()
     if name is not None:
         _print_text(_text_of(cli, name))
@@ -35,7 +35,10 @@ def show(cli: CliContext, name: str | None) -> None:
 @click.option("--dry-run", is_flag=True, help="Check the change and show it, but change nothing.")
 @connected
 def put(cli: CliContext, files: tuple[Path, ...], removed: tuple[str, ...], dry_run: bool) -> None:
-    """Check FILES together with the rest of the configuration, show what changes, and activate them on all servers.
+    """Check FILES, show what they change, and activate them.
+
+    They are checked together with the rest of the configuration, and activated on all servers.
+
 
     A file keeps its name: bots.toml, pools.toml, bot_config.py, bootstrap.py, or scripts/NAME.py for a file in a folder
     with this name. An invalid change is refused as a whole.

@@ -43,7 +43,7 @@ _MAX_LINE: Final = 16_384
 @connected
 @exit_on_broken_pipe()
 def log(cli: CliContext, name: str, pattern: str | None, *, failed: bool, follow: bool) -> int:
-    """Print the output of the tasks of a job, each below a line with its label.
+    """Print the output of the tasks of a job. A line with its label is above each.
 
     With -f, the tasks that run are followed at the same time, up to 16, and every line begins with the label of its
     task. Exits with the job's result then.

@@ -34,7 +34,7 @@ _FAILED_COLOUR: Final = "#c62828"
 @click.option("--all", "everything", is_flag=True, help="Every task, also of a large job.")
 @connected
 def tree(cli: CliContext, name: str, *, everything: bool) -> None:
-    """Show the tasks of a job as a tree, each below its deepest parent; a large one in groups."""
+    """Show the tasks of a job as a tree. Each is below its deepest parent; a large job is shown in groups."""
     the_job = handle(cli, name)
     if cli.as_json:
         output.print_struct(list(the_job.tasks()))
@@ -65,7 +65,7 @@ def tree(cli: CliContext, name: str, *, everything: bool) -> None:
 )
 @connected
 def graph(cli: CliContext, name: str, kind: str) -> None:
-    """Draw the graph of a job, for Graphviz, Mermaid or as a picture; a large one in groups."""
+    """Draw the graph of a job. A large one is drawn in groups."""
     drawn = handle(cli, name).graph(max_nodes=5_000)
     if cli.as_json:
         output.print_struct(drawn)

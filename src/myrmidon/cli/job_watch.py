@@ -43,7 +43,7 @@ SHOWN_FAILED: Final = 7
 @JOB_ARGUMENT
 @connected
 def watch(cli: CliContext, name: str) -> int:
-    """Watch a job until it has ended, and exit with its result: 0 succeeded, 1 failed, 125 cancelled, 124 deadline.
+    """Watch a job until it has ended. Exits with its result: 0 succeeded, 1 failed, 125 cancelled, 124 deadline.
 
     Ctrl-C leaves the job running. Without a terminal, one line is printed per change; with --json, one JSON object.
     """

@@ -28,7 +28,10 @@ _BLOCKERS_SHOWN = 20
 @JOB_ARGUMENT
 @connected
 def why(cli: CliContext, name: str) -> None:
-    """Explain why a job has not succeeded: what runs, waits for a bot or is held, and which failures block the rest."""
+    """Explain why a job has not succeeded.
+
+    Shows what runs, waits for a bot or is held, and which failures block the rest.
+    """
     job = handle(cli, name)
     info = job.info()
     failures, unreachable = cli.api.job_failures(info.job_id), job.unreachable()

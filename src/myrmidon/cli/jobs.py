@@ -145,7 +145,7 @@ def submit(
 @click.option("--group", help="Resource group of the job.")
 @connected
 def check(cli: CliContext, file: str, pairs: Sequence[tuple[str, str]], group: str | None) -> int:
-    """Check a graph document without storing it, and match it with the bots."""
+    """Check a graph document, and match it with the bots. It is not stored."""
     document, parameters = read_document(file), parse_parameters(pairs)
     return show_plan(cli, cli.client.check_job(document, parameters=parameters, group=group))
 
@@ -156,7 +156,7 @@ def check(cli: CliContext, file: str, pairs: Sequence[tuple[str, str]], group: s
 @_PARAMETER_OPTION
 @connected
 def extend(cli: CliContext, name: str, file: str, pairs: Sequence[tuple[str, str]]) -> None:
-    """Add the tasks of a document to a running job; tasks that it already has are skipped."""
+    """Add the tasks of a document to a running job. Tasks that it already has are skipped."""
     extended = handle(cli, name).extend(read_document(file), parameters=parse_parameters(pairs))
     if cli.as_json:
         output.print_struct(extended)
@@ -171,7 +171,7 @@ def extend(cli: CliContext, name: str, file: str, pairs: Sequence[tuple[str, str
 @JOB_ARGUMENT
 @connected
 def show(cli: CliContext, name: str) -> None:
-    """Show a job: its state, its tasks by state, and what failed first."""
+    """Show the state of a job, its tasks, and its first failure."""
     info = handle(cli, name).info()
     if cli.as_json:
         output.print_struct(info)
@@ -205,7 +205,7 @@ def show(cli: CliContext, name: str) -> None:
 @JOB_ARGUMENT
 @connected
 def result(cli: CliContext, name: str) -> int:
-    """Wait for a job and show the results of its last tasks; exit with its result."""
+    """Wait for a job and show the results of its last tasks. Exits with its result."""
     the_job = handle(cli, name)
     info = the_job.wait()
     outputs = the_job.outputs()
@@ -233,7 +233,7 @@ def result(cli: CliContext, name: str) -> int:
 @click.option("--limit", "-l", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Maximum number.")
 @connected
 def timing(cli: CliContext, name: str, limit: int) -> None:
-    """Show where the time of a job went: the slowest tasks, and those that waited longest for a bot."""
+    """Show how long the tasks of a job ran and waited. The slowest come first."""
     tasks = sorted(handle(cli, name).tasks(), key=lambda task: task.duration_s or 0.0, reverse=True)
     if cli.as_json:
         output.print_struct(tasks[:limit])
@@ -265,7 +265,7 @@ def _print_change(cli: CliContext, changed: JobChanged, text: str) -> None:
 @JOB_ARGUMENT
 @connected
 def cancel(cli: CliContext, name: str) -> None:
-    """Cancel a job and all its tasks; running commands get SIGTERM, then SIGKILL."""
+    """Cancel a job and all its tasks. Running commands get SIGTERM, then SIGKILL."""
     changed = handle(cli, name).cancel()
     text = "is being cancelled" if changed.busy else f"is {changed.state}"
     _print_change(cli, changed, text)
@@ -306,7 +306,7 @@ def release(cli: CliContext, name: str, label: str | None) -> None:
 @_LABEL_OPTION
 @connected
 def priority(cli: CliContext, name: str, number: int, label: str | None) -> None:
-    """Change the priority of tasks that have not ended; a lower number runs first."""
+    """Change the priority of tasks that have not ended. A lower number runs first."""
     changed = handle(cli, name).priority(number, label)
     _print_change(cli, changed, f"has priority {number} for {label or 'its tasks'}")
 

@@ -18,13 +18,13 @@ def native() -> None:
 
 @native.command("include-dir")
 def include_dir() -> None:
-    """Print the folder of myrmidon.h and myrmidon.hpp, for the option -I of a compiler."""
+    """Print the folder of the C and C++ headers. Name it in the option -I of the compiler."""
     output.echo(str(files.include_dir()))
 
 
 @native.command("crate-dir")
 def crate_dir() -> None:
-    """Print the folder of the Rust crate `myrmidon`, for a dependency with a path in Cargo.toml."""
+    """Print the folder of the Rust crate. Name it as the path of the dependency `myrmidon` in Cargo.toml."""
     output.echo(str(files.crate_dir()))
 
 

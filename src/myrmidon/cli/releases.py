@@ -54,7 +54,7 @@ def _row(release: ReleaseInfo) -> tuple[Any, ...]:
 @click.option("--reason", default="", help="Reason, shown in the list.")
 @connected
 def revert(cli: CliContext, digest: str, reason: str) -> None:
-    """Revert a release: bots return to the previous one, and no bot updates to this one until it is allowed again."""
+    """Revert a release. Bots return to the previous one, and none updates to this one until it is allowed again."""
     reverted = cli.api.revert_release(_full_digest(cli, digest), reason=reason)
     if cli.as_json:
         output.print_struct(reverted)
@@ -67,7 +67,7 @@ def revert(cli: CliContext, digest: str, reason: str) -> None:
 @click.option("--reason", default="", help="Reason, shown in the list.")
 @connected
 def allow(cli: CliContext, digest: str, reason: str) -> None:
-    """Allow a release that was reverted: it is rolled out like a new one, and its earlier failures do not count.
+    """Allow a release that was reverted. It is rolled out like a new one, and its earlier failures do not count.
 
     A bot that failed with it tries it again after an hour.
     """

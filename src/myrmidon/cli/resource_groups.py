@@ -53,7 +53,7 @@ def list_groups(cli: CliContext) -> None:
 @click.argument("name")
 @connected
 def show(cli: CliContext, name: str) -> None:
-    """Show what a resource group owns: jobs and tasks by state, shared values, files."""
+    """Show the jobs, tasks, shared values and files of a resource group."""
     found = cli.api.group(name)
     if cli.as_json:
         output.print_struct(found)
@@ -85,7 +85,10 @@ def _by_state(numbers: dict[str, int]) -> str:
 )
 @connected
 def delete(cli: CliContext, name: str, force: bool) -> None:
-    """Delete a resource group with its jobs, tasks, logs, files and references to shared values."""
+    """Delete a resource group with everything that it owns.
+
+    These are its jobs, tasks, logs, files and references to shared values.
+    """
     cli.api.group(name)  # a repeated deletion succeeds, and so would that of a group that never existed
     answer = cli.api.delete_group(name, force=force)
     if cli.as_json:

@@ -85,7 +85,7 @@ config.add_command(fleet_config.put)
 @_with_setting_options
 @json_option
 def check(*, as_json: bool, **options: Any) -> None:
-    """Read the settings as `server` does, and print them or every problem with them.
+    """Print the settings as `server` reads them, or all their problems.
 
     The configuration folder (`config_dir`) is checked too: bots.toml, pools.toml and the bots' Python files.
     """

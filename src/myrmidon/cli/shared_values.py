@@ -63,7 +63,7 @@ def put(
     group: str | None,
     job: str | None,
 ) -> None:
-    """Store a value from FILE, or from stdin, for tasks of many jobs, and print its id.
+    """Store a value that tasks of many jobs share, and print its id. It is read from FILE, or from stdin.
 
     In JSON, bytes are base64, and keys that are numbers are texts.
     """

@@ -38,7 +38,10 @@ def value() -> None:
 @click.option("--group", help="Only the shared values of this resource group; without JOB.")
 @connected
 def list_values(cli: CliContext, job: str | None, limit: int, group: str | None) -> None:
-    """List the values of a job: constants of its request, and outputs of its tasks. Without JOB list shared values."""
+    """List the values of a job; without JOB, shared values.
+
+    A job has constants of its request, and outputs of its tasks.
+    """
     if job is None:
         shared_values.print_list(cli, limit, group)
         return
@@ -100,7 +103,7 @@ def show(cli: CliContext, value_id: str) -> None:
 @click.option("-o", "--output", "file", type=click.Path(dir_okay=False, path_type=Path), help="A file to write to.")
 @connected
 def get(cli: CliContext, value_id: str, file: Path | None) -> None:
-    """Write the bytes of a value, which are MessagePack, to stdout or FILE; with --json as JSON.
+    """Write the bytes of a value to stdout or FILE. They are MessagePack; with --json, JSON is printed.
 
     In JSON, bytes are base64, and numbers that JSON does not have are texts, such as "nan".
     """

@@ -26,7 +26,7 @@ def webhook() -> None:
 @click.option("--group", help="Resource group whose messages are sent. Default: that of the token.")
 @connected
 def create(cli: CliContext, url: str, kinds: tuple[str, ...], group: str | None) -> None:
-    """Send messages to URL from now on, and print the secret that they are signed with."""
+    """Send messages to URL from now on. Prints the secret that they are signed with."""
     created = cli.api.create_webhook(url, kinds=kinds, group=group)
     if cli.as_json:
         output.print_struct(created)
@@ -78,7 +78,7 @@ def delete(cli: CliContext, webhook_id: str) -> None:
 @click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many to list.")
 @connected
 def deliveries(cli: CliContext, webhook_id: str, limit: int) -> None:
-    """List the messages of a webhook, newest first: waiting, delivered or failed."""
+    """List the messages of a webhook, newest first."""
     listing = cli.api.webhook_deliveries(webhook_id, limit=limit)
     if cli.as_json:
         output.print_struct(listing)
@@ -106,7 +106,7 @@ def deliveries(cli: CliContext, webhook_id: str, limit: int) -> None:
 @click.argument("delivery", type=Id())
 @connected
 def replay(cli: CliContext, webhook_id: str, delivery: str) -> None:
-    """Send a message again; DELIVERY is an id of `webhook deliveries`."""
+    """Send a message again. DELIVERY is an id of `webhook deliveries`."""
     answer = cli.api.replay_delivery(webhook_id, delivery)
     if cli.as_json:
         output.print_struct(answer)

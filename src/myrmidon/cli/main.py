@@ -78,8 +78,8 @@ class Commands(click.Group):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            error.message += " Options stand after the command, as in `myrmidon bots --json`."
-            raise
+            place = f"{error.message} Options stand after the command, as in `myrmidon bots --json`."
+            raise click.NoSuchOption(error.option_name, place, error.possibilities, error.ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         with _ignore_broken_pipe():

@@ -352,6 +352,22 @@ def is_read(connection: socket.socket) -> bool:
 DOCUMENT = b"GET /api/openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
+def test_answers_that_a_caller_does_not_read_take_up_only_so_much_memory():
+    """A viewer could ask for thousands of long lists, and read none."""
+    with live_server(most_body_bytes=300_000, large_body_limit=300_000) as server:
+        at = urlsplit(server.url)
+
+        def status(source: str) -> bytes:
+            with socket.create_connection((at.hostname, at.port), HANG_S, (source, 0)) as connection:
+                connection.sendall(DOCUMENT.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+                return all_of(connection)[:12]
+
+        with deaf(server, DOCUMENT * 80):
+            wait_for(lambda: status("127.0.0.1") == b"HTTP/1.1 429")
+            assert status("127.0.0.2") == b"HTTP/1.1 200", "the limit is one of each caller"
+        wait_for(lambda: status("127.0.0.1") == b"HTTP/1.1 200")
+
+
 @pytest.mark.full
 def test_callers_that_take_no_answers_keep_nobody_out_and_are_let_go():
     with live_server(body_timeout_s=1, most_calls=3) as server, ExitStack() as stack:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from myrmidon.model.json_depth import MAX_DEPTH
+from myrmidon.model.json_bounds import MAX_DEPTH
 from myrmidon.model.shown_input import Path
 from myrmidon.model.task_request import OutputOf, OutputRef
 from myrmidon.model.validation import Checker

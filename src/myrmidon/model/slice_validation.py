@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from myrmidon.model.dimensions import task_dimensions
-from myrmidon.model.json_depth import MAX_DEPTH, is_too_deep
+from myrmidon.model.json_bounds import MAX_DEPTH, is_too_deep
 from myrmidon.model.output_refs import FoundOutputs
 from myrmidon.model.short_form import NOT_DONE
 from myrmidon.model.shown_input import Path, show_value

@@ -38,6 +38,12 @@ def test_what_is_not_json_is_refused(text):
         decode_document(text)
 
 
+@pytest.mark.parametrize("tasks", [[7] * 100_001, dict.fromkeys(range(100_001), 7)], ids=["list", "by label"])
+def test_more_tasks_than_a_job_may_have_are_refused_before_anything_is_done_with_them(tasks):
+    with pytest.raises(InvalidRequest, match=r"allowed: 1\.\.100000 tasks"):
+        decode_document(json.dumps({"tasks": tasks}).encode())
+
+
 def test_one_large_document_at_a_time_is_let_in_and_small_ones_always():
     async def story():
         documents, order = LargeDocuments(), []

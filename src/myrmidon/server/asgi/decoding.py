@@ -12,7 +12,7 @@ import msgspec
 from msgspec import structs
 
 from myrmidon.model.errors import InvalidRequest, Problem
-from myrmidon.model.json_depth import MAX_DEPTH, is_too_deep
+from myrmidon.model.json_bounds import MAX_DEPTH, MAX_VALUES, has_too_many_values, is_too_deep
 from myrmidon.model.shown_input import DID_YOU_MEAN, Path, show_path
 from myrmidon.model.struct_problems import problems_of
 from myrmidon.model.validation import MAX_PROBLEMS
@@ -59,6 +59,8 @@ def body_decoder(route: Route) -> Callable[[bytes], tuple[Any, list[str]]]:
     def decode(data: bytes) -> tuple[Any, list[str]]:
         if data.count(b"[") + data.count(b"{") > MAX_DEPTH and is_too_deep(data):
             raise InvalidRequest([Problem("body", "deeper nesting", f"at most {MAX_DEPTH} levels", "depth")])
+        if len(data) > MAX_VALUES and has_too_many_values(data):
+            raise InvalidRequest([Problem("body", "more values", f"at most {MAX_VALUES} values", "too_many")])
         warnings: list[str] = []
         try:
             text = data if data.strip() not in (b"", b"null") else b"{}" if tolerant else data or b"{}"

@@ -36,8 +36,8 @@ from myrmidon.model.ids import show_run
 from myrmidon.scheduler.idempotency import check_key
 from myrmidon.server.asgi.decoding import body_decoder, parse_query, query_decoder, read_headers
 from myrmidon.server.asgi.errors import error_body
-from myrmidon.server.asgi.protocol import COMPRESS_FROM, Disconnected, compress, send_response
-from myrmidon.server.asgi.request_bodies import CallerLimits, Limit, RequestBodies
+from myrmidon.server.asgi.protocol import COMPRESS_FROM, Disconnected, compress, send_response, until_read
+from myrmidon.server.asgi.request_bodies import SMALL_BODY, CallerLimits, Limit, RequestBodies
 from myrmidon.server.auth.authenticator import Authenticator
 from myrmidon.server.auth.cookies import session_of
 from myrmidon.server.auth.hawk import SignedCall, is_hawk
@@ -104,7 +104,7 @@ class Endpoint:
 
         The call counts as load only until its response is made, and not while its body arrives: clients that send or
         read slowly must not block others. ``held`` is what it takes up of its caller's limits, until the response is
-        sent.
+        read.
         """
         context, route = self._context, self._route
         purpose.set(self._purpose)
@@ -119,6 +119,9 @@ class Endpoint:
                     call = await self._admit(scope, receive, headers, request_id, held)
                     try:
                         status, fields, body = self._build_response(await route.call(context, call))
+                        if isinstance(body, bytes) and len(body) > SMALL_BODY and not route.mutates:
+                            caller = _caller(call.who, call.address)
+                            held.enter_context(self._limits.hold(Limit.BODY_BYTES, caller, len(body)))
                         if call.warnings:
                             fields.append(_warning(call.warnings))
                     finally:
@@ -136,13 +139,15 @@ class Endpoint:
                 if route.style not in (Style.OURS, Style.PAGE):
                     fields += cors_headers(self._authenticator, headers.get("origin", ""))
                 await send_response(scope, send, status, fields, body, context.settings.body_timeout_s)
+                seconds = time.perf_counter() - started
+                await until_read(scope)
         except Disconnected:
             return
         except asyncio.CancelledError:
             if "on_disconnect" in scope:
                 return  # a long poll whose client has disconnected
             raise
-        self._record(status, time.perf_counter() - started, request_id, scope.get("identity"))
+        self._record(status, seconds, request_id, scope.get("identity"))
 
     async def _admit(
         self, scope: Scope, receive: Receive, headers: Mapping[str, str], request_id: str, held: ExitStack
@@ -182,11 +187,13 @@ class Endpoint:
         elif route.body is not None:
             data = await self._bodies.receive(scope, receive, headers, partial(_caller, identity, address), held)
             self._check_load()
-            now = context.now()  # it may have taken minutes to arrive
-            # A large one is decoded on a thread, so that other calls are answered.
-            in_thread = len(data) >= LARGE_BYTES and route.body is not bytes
-            decode = partial(self._decode_body, data)
-            body, warnings = await context.db.run_in_thread(decode) if in_thread else decode()
+            if len(data) >= LARGE_BYTES and route.body is not bytes:
+                # On a thread, so that other calls are answered; and one at a time, because it may take much memory.
+                async with context.large_documents.enter(len(data)):
+                    body, warnings = await context.db.run_in_thread(partial(self._decode_body, data))
+            else:
+                body, warnings = self._decode_body(data)
+            now = context.now()  # it may have taken minutes to arrive and to be decoded
         if signed is not None:
             signed.check_payload(data, headers.get("content-type", ""))
         return Call(

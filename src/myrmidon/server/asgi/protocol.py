@@ -243,6 +243,13 @@ async def send_response(
     await send({"type": "http.response.body", "body": body})
 
 
+async def until_read(scope: Scope) -> None:
+    """Return when the client has read most of what was sent to it, or is disconnected."""
+    connection = scope.get("connection")
+    if connection is not None:
+        await connection.flow.drain()
+
+
 async def compress(accepted: str, headers: list[tuple[bytes, bytes]], body: bytes) -> bytes:
     """A large answer of the API, compressed if the client accepts gzip.
 

@@ -1,8 +1,8 @@
 """Receives the bodies of one route: their size, their pace, what their callers may have in memory, and decoding.
 
-Bodies that arrive and calls that wait use memory and a connection for as long as their client likes, and each event
-wakes every event stream. So what the calls of one caller may take up of a server at the same time is limited; the
-limits are per caller, so that one of them does not block the others.
+Bodies that arrive, answers that are not read and calls that wait use memory and a connection for as long as their
+client likes, and each event wakes every event stream. So what the calls of one caller may take up of a server at the
+same time is limited; the limits are per caller, so that one of them does not block the others.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Limit(StrEnum):
 
 _TOLD = {
     Limit.BODIES: "request bodies of this caller are arriving already. Send fewer at a time.",
-    Limit.BODY_BYTES: "bytes are the most that request bodies of this caller may have together. Send fewer at a time.",
+    Limit.BODY_BYTES: "bytes are the most that large bodies and unread answers of this caller may have together. "
+    "Make fewer calls at a time.",
     Limit.WAITS: "calls of this caller are waiting already. Wait for many tasks in one call, or use another token.",
     Limit.EVENT_STREAMS: "event streams of this caller are open already. Close some, share one, or use another token.",
 }
@@ -54,9 +55,12 @@ class CallerLimits:
 
     @contextmanager
     def hold(self, limit: Limit, caller: str, number: int = 1) -> Iterator[None]:
-        """Count something of a caller until the block ends; Overloaded if that would be too much."""
+        """Count something of a caller until the block ends; Overloaded if that would be too much.
+
+        An answer that is larger than the limit is allowed while there is nothing else.
+        """
         key = limit, caller
-        if self._used[key] + number > self._most[limit]:
+        if self._used[key] and self._used[key] + number > self._most[limit]:
             raise Overloaded(f"{self._most[limit]} {_TOLD[limit]}", advice="")
         self._used[key] += number
         try:

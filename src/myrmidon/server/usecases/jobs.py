@@ -11,9 +11,10 @@ from msgspec import MsgspecError, Raw, Struct, json, structs
 from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import Micros, try_parse_id
 from myrmidon.model.job import Graph
+from myrmidon.model.limits import DEFAULT_LIMITS
 from myrmidon.model.parameters import apply_parameters
 from myrmidon.model.short_form import Ignored, ShortForms, expand_tasks, rename_problems
-from myrmidon.model.shown_input import NOTHING
+from myrmidon.model.shown_input import NOTHING, kind_of
 from myrmidon.model.validation import Checker
 from myrmidon.scheduler import extend as extending
 from myrmidon.scheduler import job_draft, rerun, submit_job
@@ -73,11 +74,15 @@ def decode_document(raw: Raw | bytes) -> Any:
 
 
 def _decode_tasks(raw: Raw) -> Any:
-    by_label = _decode_parts(raw, b"{", dict[str, Raw])
-    if by_label is not None:
-        return {label: _decode_node(node) for label, node in by_label.items()}
-    listed = _decode_parts(raw, b"[", list[Raw])
-    return [_decode_node(node) for node in listed] if listed is not None else json.decode(raw)
+    """The tasks; InvalidRequest for more than any job may have, before anything is done with them."""
+    parts = _decode_parts(raw, b"{", dict[str, Raw]) or _decode_parts(raw, b"[", list[Raw])
+    if not parts:
+        return json.decode(raw)
+    if len(parts) > DEFAULT_LIMITS.nodes:
+        raise InvalidRequest([Problem("tasks", kind_of(parts), f"1..{DEFAULT_LIMITS.nodes} tasks", "too_many")])
+    if isinstance(parts, dict):
+        return {label: _decode_node(node) for label, node in parts.items()}
+    return [_decode_node(node) for node in parts]
 
 
 def _decode_parts(raw: Raw | bytes, begin: bytes, kind: type[T]) -> T | None:

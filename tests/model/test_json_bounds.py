@@ -1,4 +1,4 @@
-"""How deep JSON may be nested, and what it costs to find out."""
+"""How deep JSON may be nested and how many values it may have, and what it costs to find out."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from myrmidon.model import json_depth
-from myrmidon.model.json_depth import MAX_DEPTH, is_too_deep
+from myrmidon.model import json_bounds
+from myrmidon.model.json_bounds import MAX_DEPTH, has_too_many_values, is_too_deep
 
 TEXTS = st.text(alphabet='[]{}"\\, \u00e9\0', max_size=8)
 TREES = st.recursive(
@@ -24,14 +24,33 @@ def depth_of(tree: object) -> int:
     return 1 + max(map(depth_of, tree.values() if isinstance(tree, dict) else tree), default=0)
 
 
+def num_values(tree: object, empty: int = 1) -> int:
+    """How many values there are, where an empty list or object counts as ``empty``."""
+    if not isinstance(tree, (dict, list)):
+        return 1
+    parts = tree.values() if isinstance(tree, dict) else tree
+    return 1 + sum(num_values(part, empty) for part in parts) if parts else empty
+
+
 @settings(max_examples=60)
 @given(tree=TREES, wrap=st.integers(0, MAX_DEPTH + 2), piece=st.integers(1, 50))
 def test_the_answer_is_that_of_a_walk_however_the_text_is_cut(tree, wrap, piece):
     for level in range(wrap):
         tree = [tree] if level % 2 else {"]": tree, "[": 0}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(json_depth, "_PIECE", piece)
+        patched.setattr(json_bounds, "_PIECE", piece)
         assert is_too_deep(json.dumps(tree).encode()) is (depth_of(tree) > MAX_DEPTH)
+
+
+@settings(max_examples=60)
+@given(tree=TREES, piece=st.integers(1, 50))
+def test_every_value_is_counted_and_nothing_inside_of_a_text(tree, piece):
+    text = json.dumps(tree).encode()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(json_bounds, "_PIECE", piece)
+        for most, too_many in ((num_values(tree, empty=2), False), (num_values(tree) - 2, True)):
+            patched.setattr(json_bounds, "MAX_VALUES", most)
+            assert has_too_many_values(text) is too_many
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
@@ -20,7 +21,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.bot.bots import wait_for
-from tests.cli.conftest import Up, start_up, stop_up
+from tests.cli.conftest import Up
 from tests.cli.terminal import Terminal
 from tests.deadline import HANG_S
 
@@ -484,13 +485,19 @@ def test_open_prints_a_link_that_logs_in_a_browser_once(terminal: Terminal):
 
 @pytest.mark.full
 def test_up_prints_such_a_link_too(tmp_path: Path):
-    """Of an `up` that was started just now: its link is good for ten minutes, and other tests may have taken longer."""
-    up = start_up(tmp_path)
-    try:
-        [link] = [line.strip() for line in up.said.splitlines() if "/auth/link#" in line]
-        assert log_in_by(link)["role"] == "admin"
-    finally:
-        stop_up(up)
+    """On a terminal; of an `up` that was started just now, because its link is good for ten minutes only."""
+    words = [sys.executable, "-m", "myrmidon", "up", "--port", "0", "--bots", "0", "--data-dir", str(tmp_path / "data")]
+    master, slave = pty.openpty()
+    with os.fdopen(master) as shown:
+        child = subprocess.Popen(words, env=Terminal(tmp_path).env, stdin=slave, stdout=slave, stderr=slave)
+        try:
+            said = list(takewhile(lambda line: "Ctrl-C to stop" not in line, shown))
+            [link] = [line.strip() for line in said if "/auth/link#" in line]
+            assert log_in_by(link)["role"] == "admin"
+        finally:
+            child.terminate()
+            child.wait(HANG_S)
+            os.close(slave)
 
 
 def test_the_order_of_both_streams_and_their_times_are_known(terminal: Terminal, tmp_path: Path):

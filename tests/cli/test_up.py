@@ -23,6 +23,7 @@ from tests.deadline import HANG_S
 def test_up_starts_runs_and_stops_with_no_process_left(tmp_path: Path):
     up = start_up(tmp_path, "--bots", "1")
     assert "myrmidon run -- " in up.said
+    assert "/auth/link" not in up.said, "a pipe may end in a log"
     assert len(processes_of(up.data)) >= 3
     up.terminal.ok("trigger", "--", "sleep", "600")
     code, rest = stop_up(up)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
 import pty
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -50,8 +53,12 @@ def submitted(server: LiveServer, folder: Path, job_id: str, by: int) -> None:
 
 
 def reproduce(server: LiveServer, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return command(server, folder, "task", "reproduce", *words)
+
+
+def command(server: LiveServer, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "myrmidon", "task", "reproduce", *words],
+        [sys.executable, "-m", "myrmidon", *words],
         cwd=folder,
         env=environment(server),
         capture_output=True,
@@ -67,6 +74,43 @@ def test_a_function_runs_here_with_its_code_and_its_inputs(server: LiveServer, t
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "39901.5"), done.stderr
     first = reproduce(server, tmp_path, "reproduced/numbers")
     assert first.stdout.splitlines() == ["on 3", "[0, 1, 2]"], first.stderr
+
+
+def a_job_with_code(server: LiveServer, name: str, files: dict[str, bytes]) -> None:
+    """A job with a function that nobody runs, and with code that the SDK would not pack."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for path, content in files.items():
+            archive.writestr(path, content)
+    code = hashlib.sha256(packed.getvalue()).hexdigest()
+    assert server.call("PUT", f"/api/v1/files/{code}", packed.getvalue()).status == 200
+    function = {"package_name": "p", "func_name": "p.f", "code": code}
+    task = {
+        "name": "f",
+        "function": function,
+        "outputs": [{"type": "string"}],
+        "dimensions": {"pool": ["default"], "x": ["y"]},
+    }
+    status, made = server.post(
+        "/api/v1/jobs", {"job": {"external_id": name, "name": name, "tasks": {"f": {"task": task}}}}
+    )
+    assert status == 200, made
+
+
+def test_code_of_others_that_no_bot_would_unpack_is_refused_here_too(server: LiveServer, tmp_path: Path):
+    """A zip of 2 MB could make 380,000 folders, or fill the memory."""
+    a_job_with_code(server, "deep", {"p.py": b"", **{f"{number}/{'d/' * 150}f": b"" for number in range(150)}})
+    a_job_with_code(server, "plain", {"p.py": b"x = 1\n", "long.py": bytes(3 << 20)})
+    a_job_with_code(server, "changed", {"p.py": b"x = 2\n", "long.py": b"\n" * (3 << 20)})
+    for words in (("task", "reproduce", "deep/f", "--folder", "here"), ("job", "diff", "deep", "plain")):
+        refused = command(server, tmp_path, *words)
+        assert refused.returncode != 0
+        assert "cannot be used: it has more than 20000 files and folders" in refused.stderr, refused
+        assert "Traceback" not in refused.stderr
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == []
+    compared = command(server, tmp_path, "job", "diff", "plain", "changed")
+    assert "+x = 2" in compared.stdout.splitlines(), compared
+    assert "too many to compare" in compared.stdout
 
 
 def test_a_function_that_has_failed_shows_its_traceback_from_its_first_line_on(server: LiveServer, tmp_path: Path):

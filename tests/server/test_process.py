@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import signal
 import socket
@@ -522,18 +523,32 @@ def test_a_server_that_is_killed_needs_no_repair(tmp_path):
             assert server.get(f"/api/v1/tasks/{task}")[0] == 200
 
 
-def test_the_first_start_prints_a_link_to_the_page_and_later_ones_do_not(tmp_path):
+def test_the_first_start_prints_a_link_to_the_page_on_a_terminal_and_later_ones_do_not(tmp_path):
     words = [sys.executable, "-m", "myrmidon.server.process", "--data-dir", str(tmp_path), "--port", "0"]
+    token = f"The first administrator's token is in {tmp_path}/admin.token"
+    master, slave = pty.openpty()
     said = []
-    for _ in range(2):
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
-            assert child.stdout is not None
-            first = child.stdout.readline()
-            assert first.startswith("Myrmidon listens on http://127.0.0.1:"), first
-            child.send_signal(signal.SIGTERM)
-            said.append(child.stdout.read())
-    assert re.search(r" at http://127\.0\.0\.1:\d+/auth/link#[\w-]{43}\n$", said[0])
-    assert said[1] == f"The first administrator's token is in {tmp_path}/admin.token\n"
+    with os.fdopen(master) as terminal:
+        for _ in range(2):
+            with subprocess.Popen(words, stdin=slave, stdout=slave, stderr=subprocess.DEVNULL) as child:
+                assert terminal.readline().startswith("Myrmidon listens on http://127.0.0.1:")
+                said.append([terminal.readline().strip()])
+                if len(said) == 1:
+                    said[0].append(terminal.readline())
+                child.send_signal(signal.SIGTERM)
+        os.close(slave)
+    assert [lines[0] for lines in said] == [token, token]
+    assert re.search(r" at http://127\.0\.0\.1:\d+/auth/link#[\w-]{43}\n$", said[0][1])
+
+
+def test_no_link_gets_into_a_log(tmp_path):
+    """What reads a pipe often keeps it: systemd, containers, tee."""
+    words = [sys.executable, "-m", "myrmidon.server.process", "--data-dir", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline().startswith("Myrmidon listens on http://127.0.0.1:")
+        child.send_signal(signal.SIGTERM)
+        assert child.stdout.read() == f"The first administrator's token is in {tmp_path}/admin.token\n"
 
 
 def test_a_second_server_on_one_file_is_refused(server):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from myrmidon.cli import exit_codes, output
-from myrmidon.cli.code_archive import open_code
+from myrmidon.cli.code_archive import fetch_code
 from myrmidon.cli.context import CliContext, connected
 from myrmidon.cli.job_refs import JobName, job_id
 from myrmidon.cli.jobs import JOB_ARGUMENT, handle
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from myrmidon.wire.job_compare import JobComparison, JobDifference
 
 _SHOWN_FUNCTIONS = 50
+_MAX_SOURCE_BYTES = 1 << 20
+_MAX_SOURCES_BYTES = 64 << 20
 
 
 @click.command()
@@ -72,7 +74,17 @@ def _code_diff(cli: CliContext, compared: JobComparison) -> Iterator[str]:
 
 
 def _sources(cli: CliContext, digest: str, group: str) -> dict[str, str]:
-    """The Python files of a zip of code."""
-    with open_code(cli.api.file(digest, group=group), digest) as archive:
-        names = [name for name in archive.namelist() if name.endswith(".py")]
-        return {name: archive.read(name).decode(errors="replace") for name in names}
+    """The Python files of a zip of code; in place of one that is too large to be compared, what tells it apart."""
+    sources: dict[str, str] = {}
+    total = 0
+    with fetch_code(cli, digest, group) as archive:
+        for entry in archive.infolist():
+            if not entry.filename.endswith(".py"):
+                continue
+            total += entry.file_size
+            if entry.file_size > _MAX_SOURCE_BYTES or total > _MAX_SOURCES_BYTES:
+                told = f"{entry.file_size} bytes with the checksum {entry.CRC:08x}, too many to compare"
+            else:
+                told = archive.read(entry).decode(errors="replace")
+            sources[entry.filename] = told
+    return sources

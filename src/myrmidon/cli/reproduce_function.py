@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from myrmidon.cli import exit_codes, output, reproduce_native
-from myrmidon.cli.code_archive import open_code
+from myrmidon.cli.code_archive import fetch_code
 from myrmidon.cli.reproduce_environment import interpreter_for, variables_of
 from myrmidon.cli.reproduce_native import PROGRAM
+from myrmidon.executor.code_archive import unpack
 from myrmidon.executor.process_end import death_message, native_name
 from myrmidon.executor.reproduce import ENDED
 from myrmidon.executor.runner import PYTHON
@@ -85,8 +87,9 @@ def _fetch_code(cli: CliContext, task: TaskInfo, call: FunctionCall, root: Path)
     if not call.code:
         return ""
     folder = root / call.code
-    with open_code(cli.api.file(call.code, group=task.group), call.code) as archive:
-        archive.extractall(folder)  # removes .. and absolute paths from names
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier call with --folder
+    with fetch_code(cli, call.code, task.group) as archive:
+        unpack(archive, str(folder))
     return str(folder)
 
 

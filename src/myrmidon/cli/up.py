@@ -12,7 +12,6 @@ import re
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import threading
@@ -227,8 +226,8 @@ class LocalCluster:
         self._echo("In another terminal, try:")
         self._echo(f"  {myrmidon} run -- sh -c 'echo hello from $(hostname)'")
         self._echo(f"  {myrmidon} bots")
-        if stat.S_ISREG(os.fstat(2 if self.as_json else 1).st_mode):
-            self._echo(f"  {myrmidon} open")  # a link logs in as administrator: it must not get into a log file
+        if not (sys.stderr if self.as_json else sys.stdout).isatty():
+            self._echo(f"  {myrmidon} open")  # a link logs in as administrator: it must not get into a log
         else:
             link = self.admin.client.api.login_link(lifetime_s=_LINK_S)
             self._echo("\nThe web page, for ten minutes and one browser (`myrmidon open` prints another link):")

@@ -10,7 +10,6 @@ import os
 import resource
 import signal
 import socket
-import stat
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -191,8 +190,8 @@ def url_of(settings: Settings, sock: socket.socket) -> str:
 
 
 def first_link(context: ServerContext, url: str, token_file: Path | None) -> str:
-    """The URL that logs in the first administrator's browser, at the first start. None is made for a log file."""
-    if token_file is None or stat.S_ISREG(os.fstat(1).st_mode):
+    """The URL that logs in the first administrator's browser, at the first start on a terminal; all else is a log."""
+    if token_file is None or not sys.stdout.isatty():
         return ""
     token_id, now = int(token_file.read_text().split("_")[1], 16), context.now()
     code = context.db.engine.write(lambda tx: sessions.begin_link(tx, token_id, now=now, lifetime_s=FIRST_LINK_S))

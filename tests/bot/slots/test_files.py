@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from myrmidon.bot.slots import code_store
-from myrmidon.bot.slots.code_store import BadCode, CodeStore
+from myrmidon.bot.slots.code_store import CodeStore
 from myrmidon.bot.slots.function_run import FunctionRun, FunctionStats
 from myrmidon.bot.slots.run_files import RunFiles
 from myrmidon.bot.slots.value_cache import ValueCache, digest_of, name_of
+from myrmidon.executor.code_archive import BadCode
 from myrmidon.functions import msgpack, values
 from tests.bot.bots import BotProcess, a_bot
 from tests.bot.slots.functions import a_bot_with_slots, call, outputs, run
@@ -282,46 +283,6 @@ def test_whatever_is_wrong_with_a_zip_is_an_error_of_the_user_and_leaves_nothing
     with pytest.raises(BadCode):
         CodeStore(str(tmp_path)).add(digest_of(zipped), zipped)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("names", [("a", "a/b"), ("a/b", "a"), ("a", "a/"), ("a/b/c/d", "a/b")])
-def test_a_file_and_a_folder_of_one_name_are_refused(names: tuple[str, str]):
-    with pytest.raises(BadCode, match="as a file and as a folder"):
-        code_store.check_entries([zipfile.ZipInfo(name) for name in names], 100)
-
-
-def test_folders_that_are_only_parts_of_paths_are_counted():
-    deep = [zipfile.ZipInfo(f"{number}/" + "d/" * 150 + "file") for number in range(200)]
-    with pytest.raises(BadCode, match="more than 20000 files and folders"):
-        code_store.check_entries(deep, 100)
-    with pytest.raises(BadCode, match="longer than 255 bytes"):
-        code_store.check_entries([zipfile.ZipInfo("\u00e9" * 128)], 100)
-
-
-def test_a_zip_with_too_many_entries_is_refused_before_its_list_is_read():
-    with pytest.raises(BadCode, match="more than 20000 files"):
-        code_store.check_size(b"PK\x01\x02" * (code_store.MAX_FILES + 1))
-    with pytest.raises(BadCode, match="at most"):
-        code_store.check_size(bytes(code_store.MAX_ZIP_BYTES + 1))
-
-
-@pytest.mark.parametrize("name", ["..", "a/../b", "./a", "a//b", "a\\b", "c:/a", "/a", "", "a\nb", "a" * 500])
-def test_names_that_are_no_paths_inside_a_zip_are_refused(tmp_path: Path, name: str):
-    entry = zipfile.ZipInfo("x")
-    entry.filename = name
-    with pytest.raises(BadCode, match="not a path inside"):
-        code_store.check_entries([entry], 100)
-
-
-def test_links_duplicates_and_too_many_files_are_refused(tmp_path: Path):
-    link = zipfile.ZipInfo("link")
-    link.external_attr = 0o120777 << 16
-    with pytest.raises(BadCode, match="neither a file nor a folder"):
-        code_store.check_entries([link], 100)
-    with pytest.raises(BadCode, match="twice"):
-        code_store.check_entries([zipfile.ZipInfo("a"), zipfile.ZipInfo("a")], 100)
-    with pytest.raises(BadCode, match="more than"):
-        code_store.check_entries([zipfile.ZipInfo(f"{number}") for number in range(code_store.MAX_FILES + 1)], 100)
 
 
 def test_old_code_that_no_process_uses_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

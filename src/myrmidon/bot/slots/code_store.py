@@ -1,41 +1,20 @@
 """The code of functions, unpacked by its digest: each zip is fetched, checked and unpacked once.
 
-    functions/shared/code/<digest>/   the modules; processes may read them
-
-A zip comes from a user. Before anything is written, everything that could fill the disk, lead out of the folder or not
-be unpacked is refused. Whatever is wrong with a zip is an error of the user.
+functions/shared/code/<digest>/   the modules; processes may read them
 """
 
 from __future__ import annotations
 
-import io
 import os
-import shutil
-import stat
 import threading
-import zipfile
 from collections.abc import Collection
 
 from myrmidon.bot.slots.value_cache import digest_of
 from myrmidon.bot.system import filesystem
+from myrmidon.executor.code_archive import BadCode, open_code, unpack
 
-MAX_ZIP_BYTES = 64 << 20
-MAX_FILES = 20_000
-"""Files and folders together, also folders that are only parts of paths."""
-MAX_UNPACKED_BYTES = 512 << 20
-MAX_RATIO = 200
-"""Of a zip of more than MIN_BOMB_BYTES: Python source shrinks to a fifth, and never to a two-hundredth."""
-MIN_BOMB_BYTES = 16 << 20
 MAX_TOTAL_BYTES = 2 << 30
 """Of all code of this bot; the least recently used one that no process uses is removed."""
-_MAX_NAME_CHARS = 400
-_MAX_PART_BYTES = 255
-_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-_ENTRY_SIGNATURE = b"PK\x01\x02"
-
-
-class BadCode(Exception):
-    """The zip cannot be used; the message says why."""
 
 
 class CodeStore:
@@ -67,28 +46,20 @@ class CodeStore:
         with self.lock:
             if digest in self.sizes:
                 return
-            try:
-                self.sizes[digest] = self._unpack(digest, zipped)
-            except (BadCode, OSError):
-                raise
-            except Exception as error:  # the modules for zips raise many kinds
-                raise BadCode(f"it is not a valid zip: {error}") from error
+            self.sizes[digest] = self._unpack(digest, zipped)
             self._remove_old(used, digest)
 
     def _unpack(self, digest: str, zipped: bytes) -> int:
         target, part = self.path(digest), f"{self.path(digest)}.part"
         os.makedirs(self.folder, mode=0o755, exist_ok=True)
         filesystem.remove_tree(part)
-        check_size(zipped)
-        with zipfile.ZipFile(io.BytesIO(zipped)) as archive:
-            size = check_entries(archive.infolist(), len(zipped))
-            try:
-                for entry in archive.infolist():
-                    _extract(archive, entry, part)
-            except BaseException:
-                filesystem.remove_tree(part)
-                raise
-        _make_folder(part)
+        try:
+            with open_code(zipped) as archive:
+                unpack(archive, part)
+                size = sum(entry.file_size for entry in archive.infolist())
+        except BaseException:
+            filesystem.remove_tree(part)
+            raise
         os.replace(part, target)
         return size
 
@@ -99,72 +70,3 @@ class CodeStore:
                 return
             total -= self.sizes.pop(digest)
             filesystem.remove_tree(self.path(digest))
-
-
-def check_size(zipped: bytes) -> None:
-    """Refuse a zip that is too large, before its list of files is read. Raises BadCode."""
-    if len(zipped) > MAX_ZIP_BYTES:
-        raise BadCode(f"it has {len(zipped)} bytes; at most {MAX_ZIP_BYTES}")
-    if zipped.count(_ENTRY_SIGNATURE) > MAX_FILES:
-        raise BadCode(f"it has more than {MAX_FILES} files")
-
-
-def check_entries(entries: list[zipfile.ZipInfo], zipped_bytes: int) -> int:
-    """Refuse what must not be unpacked, before it is; the size of all files. Raises BadCode."""
-    files: set[str] = set()
-    folders: set[str] = set()
-    for entry in entries:
-        _check_entry(entry)
-        path = entry.filename.rstrip("/")
-        if path in files and not entry.is_dir():
-            raise BadCode(f"it contains {path!r:.100} twice")
-        (folders if entry.is_dir() else files).add(path)
-        folder = path.rpartition("/")[0]
-        while folder and folder not in folders:
-            folders.add(folder)
-            folder = folder.rpartition("/")[0]
-        if len(files) + len(folders) > MAX_FILES:
-            raise BadCode(f"it has more than {MAX_FILES} files and folders")
-    for path in files & folders:
-        raise BadCode(f"it contains {path!r:.100} as a file and as a folder")
-    size = sum(entry.file_size for entry in entries)
-    if size > MAX_UNPACKED_BYTES:
-        raise BadCode(f"unpacked it would have {size} bytes; at most {MAX_UNPACKED_BYTES}")
-    if size > MIN_BOMB_BYTES and size > MAX_RATIO * zipped_bytes:
-        raise BadCode(f"unpacked it would be {size // max(1, zipped_bytes)} times as large; at most {MAX_RATIO} times")
-    return size
-
-
-def _check_entry(entry: zipfile.ZipInfo) -> None:
-    name = entry.filename
-    parts = name.rstrip("/").split("/")
-    is_outside = name.startswith("/") or "\\" in name or ":" in parts[0] or not {"", ".", ".."}.isdisjoint(parts)
-    if is_outside or not name.isprintable() or len(name) > _MAX_NAME_CHARS:
-        raise BadCode(f"{name!r:.100} is not a path inside of it")
-    if any(len(os.fsencode(part)) > _MAX_PART_BYTES for part in parts):
-        raise BadCode(f"a name in {name!r:.100} is longer than {_MAX_PART_BYTES} bytes")
-    if entry.compress_type not in _METHODS:
-        raise BadCode(f"{name!r:.100} is neither stored nor deflated; pack it without other methods of compression")
-    kind = stat.S_IFMT(entry.external_attr >> 16)
-    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-        raise BadCode(f"{name!r:.100} is neither a file nor a folder")
-
-
-def _extract(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: str) -> None:
-    path = os.path.join(folder, *entry.filename.rstrip("/").split("/"))
-    if entry.is_dir():
-        _make_folder(path)
-        return
-    _make_folder(os.path.dirname(path))
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    with archive.open(entry) as source, os.fdopen(handle, "wb") as target:
-        shutil.copyfileobj(source, target)
-        os.fchmod(target.fileno(), 0o644)
-
-
-def _make_folder(path: str) -> None:
-    """Create a folder, with those above it, that the user of functions may read, whatever the umask of the bot is."""
-    if not os.path.isdir(path):
-        _make_folder(os.path.dirname(path))
-        os.mkdir(path)
-        os.chmod(path, 0o755)  # noqa: S103 - only who may pass through the bot's folders gets here

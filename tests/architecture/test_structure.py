@@ -36,6 +36,13 @@ MAY_WRITE_SQL = {
         "views/task_search",
     )
 }
+REPAIRED_IN = {
+    "httptools": (0, 8),  # a URL of more than 64 KiB was cut; before 0.6.3 CVE-2024-27982
+    "PyMySQL": (1, 1, 1),  # CVE-2024-36039
+    "starlette": (0, 49, 1),  # CVE-2025-62727
+    "urllib3": (2, 7),  # CVE-2026-44431, CVE-2026-44432
+}
+"""The first releases of dependencies without faults that concern a server or its clients."""
 MAY_READ_A_CLOCK = {"store/engine/db.py", "store/engine/group_commit.py", "store/engine/migrate.py"}
 
 
@@ -139,6 +146,13 @@ def test_every_public_verb_is_called_by_a_test():
     ]
     assert verbs
     assert [verb for verb in verbs if verb not in called] == []
+
+
+def test_no_release_with_a_known_fault_can_be_installed():
+    text = (source.ROOT / "pyproject.toml").read_text()
+    bounds = re.findall(r'^  "([\w-]+)(?:\[\w+\])?>=([0-9.]+)', text, re.MULTILINE)
+    least = {name: tuple(int(number) for number in version.split(".")) for name, version in bounds}
+    assert {name: least[name] for name, repaired in REPAIRED_IN.items() if least[name] < repaired} == {}
 
 
 def test_every_error_says_what_to_do_next():

@@ -157,6 +157,12 @@ def test_headers_without_end_are_refused(server):
             assert time.monotonic() < end, f"{number} headers were taken"
 
 
+@pytest.mark.parametrize("version", [b"\n", b"\r\n", b" HTTP/0.9\r\n", b" HTTP/2.0\r\n"])
+def test_a_request_without_a_version_that_proxies_know_is_refused(server, version):
+    with dial(server, b"GET /healthz" + version + b"Host: 127.0.0.1\r\n\r\n") as connection:
+        assert all_of(connection).startswith(b"HTTP/1.1 400 ")
+
+
 def test_trailers_without_end_are_refused(server):
     start = head(server, length=0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
     end = time.monotonic() + HANG_S

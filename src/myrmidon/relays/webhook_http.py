@@ -34,8 +34,8 @@ _URL = re.compile(r"https?://([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(
 _STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
 _EMBED_IPV4 = [ipaddress.ip_network(text) for text in ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96")]
 """NAT64, and the older forms of IPv4 addresses in IPv6: the last 32 bits say where packets go."""
-_NOT_PUBLIC = [ipaddress.ip_network(text) for text in ("fec0::/10", "3fff::/20", "5f00::/16")]
-"""Site-local, documentation, segment routing: not every release of Python knows them."""
+_NOT_PUBLIC = [ipaddress.ip_network(text) for text in ("fec0::/10", "3fff::/20", "5f00::/16", "192.88.99.0/24")]
+"""Site-local, documentation, segment routing, relays of 6to4: not every release of Python knows them."""
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from myrmidon.server.calls import accepts
 
 MAX_HEADER_BYTES = 64 << 10
+VERSIONS = ("1.1", "1.0")
 TLS_HANDSHAKE = b"\x16\x03"
 """How a connection of a client of HTTPS begins."""
 MIN_READ_BYTES_PER_S = 16 << 10
@@ -128,7 +129,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._in_head = True
 
     def on_headers_complete(self) -> None:
-        """Check the size of the head, and begin the request.
+        """Check the size of the head and the version, and begin the request.
+
+        A line without a version ends at a line feed alone for the parser, and elsewhere for a proxy: what follows could
+        be a request that the proxy has not seen.
 
         Trailers, the fields after a chunked body, then arrive in a list that nobody reads: proxies check and replace
         headers only, so a trailer could be forged.
@@ -140,6 +144,8 @@ class HttpProtocol(HttpToolsProtocol):
         if line + fields > MAX_HEADER_BYTES:
             self._too_large = True
             raise ValueError("headers too large")  # ends the parsing; uvicorn then calls send_400_response
+        if self.parser.get_http_version() not in VERSIONS:
+            raise ValueError("unknown version")
         self._in_head = False
         if self._header_timer is not None:
             self._stop_header_timer()

@@ -16,12 +16,13 @@ from collections.abc import Collection
 from typing import Any, Callable, Dict, Optional, Protocol, Tuple
 
 from myrmidon.bot.run.run_log import RunLog, TransferFailed
-from myrmidon.bot.slots.code_store import BadCode, CodeStore
+from myrmidon.bot.slots.code_store import CodeStore
 from myrmidon.bot.slots.environments import Environments
 from myrmidon.bot.slots.function_run import FunctionRun
 from myrmidon.bot.slots.problems import Problem, problem_of
 from myrmidon.bot.slots.run_frames import digests_of
 from myrmidon.bot.slots.value_cache import ValueCache, digest_of, name_of
+from myrmidon.executor.code_archive import BadCode
 from myrmidon.functions.values import MAX_BYTES, too_large
 
 _FILES = "the bot could not store the files of the function"

@@ -12,6 +12,7 @@ import pytest
 
 from myrmidon.server.asgi.routes import every_route
 from myrmidon.server.calls import Role, Route, Style
+from myrmidon.server.swarming_v1 import tasks as v1_tasks
 from tests.server.contexts import a_task as native_task
 from tests.server.inside import BOT, Inside, inside
 from tests.server.swarming_v1.swarm import NEW, OLD, Checker, a_task, pairs
@@ -170,6 +171,26 @@ def test_every_look_works_on_every_database(db_url: str, tmp_path: Path) -> None
 
 
 UUID = "00000000-0000-0000-0000-00000000000{}"
+
+
+@pytest.mark.parametrize("sort", ["CREATED_TS", "MODIFIED_TS"])
+@pytest.mark.parametrize("kind", ["list", "requests"])
+def test_a_page_of_large_tasks_is_short_and_none_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sort: str, kind: str
+) -> None:
+    """1,000 requests of a MiB took 3 GiB, whoever asked for them."""
+    monkeypatch.setattr(v1_tasks, "MAX_PAGE_BYTES", 10_000)
+    monkeypatch.setattr(v1_tasks, "READ_AT_ONCE", 2)
+    with inside(tmp_path) as app:
+        made = app.submit(*[native_task(str(n) * 900) for n in range(9)])
+        path, seen, pages = f"{NEW}swarming/v1/tasks/{kind}?sort={sort}&limit=8&start=1", [], 0
+        page: dict[str, Any] = {"cursor": ""}
+        while "cursor" in page:
+            page = app.get(f"{path}&cursor={page['cursor']}").json
+            seen += [one["name"][0] for one in page.get("items", [])]
+            pages += 1
+        assert seen == [str(n) for n in reversed(range(len(made)))]
+        assert pages >= (3 if kind == "requests" else 2)
 
 
 def test_a_page_has_200_tasks_and_a_key_with_very_many_values_is_listed_without_them(tmp_path: Path) -> None:

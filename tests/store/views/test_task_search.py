@@ -14,7 +14,7 @@ from myrmidon.scheduler import bots, cancel
 from myrmidon.store.tables import server_version
 from myrmidon.store.views import listings, run_details, task_search
 from myrmidon.store.views.listings import BotSearch
-from myrmidon.store.views.task_search import DEDUPED, MAX_ID, START, TaskSearch
+from myrmidon.store.views.task_search import DEDUPED, MAX_ID, START, SortPosition, TaskSearch
 from tests.world import SECOND, World, a_task, finish
 
 STATES = [
@@ -145,13 +145,12 @@ def all_pages(w: World, search: TaskSearch, n: int) -> list[int]:
 
 def sorted_pages(w: World, search: TaskSearch, key: str, n: int) -> list[int]:
     seen: list[int] = []
-    after = START
-    while True:
-        ids, more = w.db.read(lambda tx, a=after: task_search.sorted_page(tx, search, key, n=n, after=a))
-        seen += ids
-        if more is None:
-            return seen
-        after = more
+    after: SortPosition | None = START
+    while after is not None:
+        found = w.db.read(lambda tx, a=after: task_search.sorted_page(tx, search, key, n=n, after=a))
+        seen += [position.id for position in found]
+        after = found[-1] if len(found) == n else None
+    return seen
 
 
 def test_a_page_reads_a_bounded_number_of_tasks_and_continues_from_there(world, monkeypatch):

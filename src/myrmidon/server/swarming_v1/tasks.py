@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, json
 
 from myrmidon.model.errors import InvalidRequest, NotFound, Problem
 from myrmidon.model.ids import parse_id, show_run
@@ -48,6 +48,8 @@ from myrmidon.store.views.task_search import SortPosition, TaskSearch
 
 DEFAULT_LIMIT = 200
 MAX_LIMIT = 1000
+MAX_PAGE_BYTES = 16 << 20
+READ_AT_ONCE = 50
 MAX_OUTPUT_BYTES = 16_384_000
 MAX_IDS = 1000
 
@@ -192,28 +194,45 @@ async def build_search(context: ServerContext, call: Call, query: Any) -> TaskSe
 
 
 async def _page(
-    context: ServerContext, call: Call, render: Callable[[Tx, Sequence[int]], Any]
-) -> tuple[Any, str | None]:
-    """One page of a search, rendered, and the cursor of the next page."""
+    context: ServerContext, call: Call, render: Callable[[Tx, Sequence[int]], list[Any]]
+) -> tuple[list[Any], str | None]:
+    """One page of a search, rendered, and the cursor of the next page. A page of large tasks is short."""
     query: TasksQuery = call.query
     n, search = check_limit(query.limit), await build_search(context, call, query)
     sort = SORTS[parse_enum(query.sort, SORTS, "sort", "CREATED_TS")]
     kind = f"v1 tasks {sort}"
     position = read_cursor(context.keys.cursor, kind, query.cursor) if query.cursor else None
 
-    def read(tx: Tx) -> tuple[Any, str | None]:
+    def read(tx: Tx) -> tuple[list[Any], str | None]:
         if sort == "created_at":
             ids, more = task_search.page(tx, search, n=n, before=int(position) if position else None)
-            return render(tx, ids), str(more) if more else None
-        if not task_search.can_sort(tx, search):
+            positions, last = [str(task_id) for task_id in ids], str(more) if more else None
+        elif not task_search.can_sort(tx, search):
             allowed = f"CREATED_TS, or start and end with at most {task_search.SCAN_LIMIT} tasks between them"
             raise InvalidRequest([Problem("sort", show_value(query.sort), allowed, "too_many")])
-        after = SortPosition(*map(int, position.split())) if position else task_search.START
-        ids, last = task_search.sorted_page(tx, search, sort, n=n, after=after)
-        return render(tx, ids), f"{last.at} {last.id}" if last else None
+        else:
+            after = SortPosition(*map(int, position.split())) if position else task_search.START
+            found = task_search.sorted_page(tx, search, sort, n=n, after=after)
+            ids, positions = [one.id for one in found], [f"{one.at} {one.id}" for one in found]
+            last = positions[-1] if len(found) == n else None
+        items, num_read = _within_size(ids, partial(render, tx))
+        return items, positions[num_read - 1] if num_read < len(ids) else last
 
     items, next_position = await context.db.read(read)
     return items, show_cursor(context.keys.cursor, kind, next_position) if next_position else None
+
+
+def _within_size(ids: Sequence[int], render: Callable[[Sequence[int]], list[Any]]) -> tuple[list[Any], int]:
+    """The rendered tasks until they have MAX_PAGE_BYTES, and how many ids these are: a request may have a MiB."""
+    items: list[Any] = []
+    size = num_read = 0
+    while num_read < len(ids) and size < MAX_PAGE_BYTES:
+        chunk = ids[num_read : num_read + READ_AT_ONCE]
+        rendered = render(chunk)
+        size += len(json.encode(rendered))
+        items += rendered
+        num_read += len(chunk)
+    return items, num_read
 
 
 async def list_tasks(context: ServerContext, call: Call) -> v1.TaskList:

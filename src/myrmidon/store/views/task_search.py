@@ -160,10 +160,8 @@ def can_sort(tx: Tx, search: TaskSearch) -> bool:
     return _floor(tx, search, driver_of(tx, search, search.low, search.high), SCAN_LIMIT) == search.low
 
 
-def sorted_page(
-    tx: Tx, search: TaskSearch, key: str, *, n: int, after: SortPosition = START
-) -> tuple[list[int], SortPosition | None]:
-    """The tasks of a search sorted by one of their times, latest first, and where to continue; None at the end.
+def sorted_page(tx: Tx, search: TaskSearch, key: str, *, n: int, after: SortPosition = START) -> list[SortPosition]:
+    """The next n tasks of a search sorted by one of their times, latest first.
 
     Tasks without this time are not listed. All tasks of the search are read and sorted: there is no index for these
     times, because submits and reports would pay for it. So the caller asks ``can_sort`` first.
@@ -177,8 +175,7 @@ def sorted_page(
     conditions = " AND ".join([f"t.{key} IS NOT NULL", behind, *where, f"{column} >= :low", f"{column} < :high"])
     sql = f"SELECT t.{key}, t.id FROM {source} WHERE {conditions} ORDER BY t.{key} DESC, t.id DESC LIMIT :n"
     rows = tx.all(sql, n=n, low=search.low, high=search.high, after_at=after.at, after_id=after.id, **given)
-    found = [SortPosition(*row) for row in rows]
-    return [position.id for position in found], found[-1] if len(found) == n else None
+    return [SortPosition(*row) for row in rows]
 
 
 # ---------------------------------------------------------------- counts

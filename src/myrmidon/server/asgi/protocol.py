@@ -252,7 +252,7 @@ async def send_response(
 async def until_read(scope: Scope) -> None:
     """Return when the client has read most of what was sent to it, or is disconnected."""
     connection = scope.get("connection")
-    if connection is not None:
+    if connection is not None and connection.flow.write_paused:
         await connection.flow.drain()
 
 

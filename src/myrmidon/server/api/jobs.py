@@ -113,8 +113,9 @@ async def _submit(
 )
 async def submit_jobs(context: ServerContext, call: Call) -> wire.JobsSubmitted:
     """Store several graphs and start them: all of them, or none. They have up to 1,000 tasks together."""
-    now, group = context.now(), context.groups.name_for(call, call.body.group)
+    group = context.groups.name_for(call, call.body.group)
     async with context.large_documents.enter(call.body_size):
+        now = context.now()
         drafts = await _by_size(context, call, partial(_drafts, context, call, group, now))
     stored = await job_usecases.store_jobs(context, call, group, drafts, now=now)
     return wire.JobsSubmitted(jobs=[_submitted(one) for one in stored])

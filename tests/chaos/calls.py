@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import time
+from typing import Any
 
 from myrmidon import context, task
 
-TRIES = {"retries": 50, "reruns": 3}
+TRIES: dict[str, Any] = {"retries": 50, "reruns": 3}
 """Machines are lost all the time. A process of functions that is killed is a failure of its function."""
 
 

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from myrmidon.server.asgi.routes import every_route
+from myrmidon.server.facades import every_route
 from tests.architecture import source
 
 UI = source.ROOT / "ui"

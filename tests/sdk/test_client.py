@@ -16,8 +16,8 @@ from myrmidon.sdk.client import Client
 from myrmidon.sdk.errors import CallFailed
 from myrmidon.sdk.jobs import Job
 from myrmidon.sdk.transport import KEY_HEADER, Reply
-from myrmidon.server.asgi.routes import every_route
 from myrmidon.server.calls import Route
+from myrmidon.server.facades import every_route
 
 API_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "submit_tasks": (([{}],), {}),

@@ -19,11 +19,11 @@ from urllib.parse import quote, unquote
 from msgspec import Struct
 
 from myrmidon.server.asgi.app import App
-from myrmidon.server.asgi.routes import every_route
 from myrmidon.server.auth.authenticator import Authenticator, bot_credential, new_token
 from myrmidon.server.background import loop
 from myrmidon.server.calls import Role
 from myrmidon.server.context import open_context
+from myrmidon.server.facades import STYLES, every_route
 from myrmidon.server.settings import Settings
 from myrmidon.store.tables import api_token as tokens
 from myrmidon.store.tables import bot as bots
@@ -58,7 +58,7 @@ class Inside:
         self.context = open_context(settings, address="127.0.0.1", port=1)
         self.guard = Authenticator(self.context)
         self.routes = every_route(metrics_open=settings.metrics_open)
-        self.app = App(self.context, self.guard, self.routes)
+        self.app = App(self.context, self.guard, self.routes, STYLES)
         self._tokens: dict[tuple[str, str | None], str] = {}
         self._nonce = 0
         self.runner.run(loop.BackgroundWork(self.context).start())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Response, expect
 
-from myrmidon.server.asgi.routes import every_route
+from myrmidon.server.facades import every_route
 from tests.architecture.test_page_sources import NOT_ON_THE_PAGE
 from tests.cases import some
 from tests.live import a_source, live_server

@@ -42,18 +42,38 @@ INTRODUCERS = frozenset({Role.ADMIN, Role.BOOTSTRAP})
 """Roles that may introduce a new bot."""
 
 
-class Style(StrEnum):
-    """The conventions of a route for requests and errors."""
+class ErrorReply(Struct, frozen=True):
+    """How a style answers an error."""
 
-    OURS = "ours"
-    V1 = "swarming v1"
-    """Tolerant: unknown keys (with a warning), numbers as strings and null are accepted. Errors as Google's API clients
-    expect them."""
-    V1_OLD = "swarming v1, older prefix"
-    TASKCLUSTER = "taskcluster scheduler v1"
-    """Errors as TaskCluster's clients expect them; calls may be signed with Hawk."""
-    PAGE = "web page"
-    """For browsers: unknown query fields are accepted. Not in the description of the API."""
+    status: int
+    body: dict[str, Any]
+    headers: dict[str, str] = {}
+
+
+def native_error(status: int, details: Mapping[str, Any]) -> ErrorReply:
+    """An error as the native API has it."""
+    return ErrorReply(status, {"error": details})
+
+
+class Style(Struct, frozen=True):
+    """The conventions of an API for requests and errors. ``OURS`` is the native API's; a facade brings its own."""
+
+    name: str
+    prefix: str = ""
+    """Where its paths begin: errors of paths below it that have no route are answered in this style."""
+    tolerant: bool = False
+    """Unknown keys (with a warning), numbers as strings, null and bodies in zlib are accepted."""
+    cross_origin: bool = False
+    """Pages of the origins in the setting ``cors_origins`` may read its answers."""
+    takes_hawk: bool = False
+    """Calls may be signed with Hawk."""
+    error_reply: Callable[[int, Mapping[str, Any]], ErrorReply] = native_error
+    """Takes the status and the details of an error: its code and message, and problems for an invalid request."""
+
+
+OURS = Style("native")
+PAGE = Style("web page", tolerant=True)
+"""For browsers. Not in the description of the API."""
 
 
 class Identity(Struct, frozen=True):
@@ -178,7 +198,7 @@ class Route(Struct, frozen=True):
     """Public, but the caller is authenticated if it sends a token."""
     from_page: bool = False
     """Only for pages of this server: another site must not be able to log a browser in."""
-    style: Style = Style.OURS
+    style: Style = OURS
 
     def __post_init__(self) -> None:
         if self.out is None:
@@ -187,7 +207,7 @@ class Route(Struct, frozen=True):
     @property
     def takes_cookie(self) -> bool:
         """Whether a browser's session counts here: not for bots, metrics and the APIs of other systems."""
-        return self.style is Style.OURS and self.path.startswith(("/api/v1/", "/auth/"))
+        return self.style is OURS and self.path.startswith(("/api/v1/", "/auth/"))
 
 
 def accepts(header: str, encoding: str) -> bool:
@@ -216,3 +236,19 @@ def _answer_of(handler: Handler) -> type[Struct] | None:
     """The struct that a handler is annotated to return; None for an Answer, bytes or a stream."""
     kind = get_type_hints(handler).get("return") if isfunction(handler) else None
     return kind if isinstance(kind, type) and issubclass(kind, Struct) and kind is not Answer else None
+
+
+class Facade(Struct, frozen=True):
+    """An API for the clients of another system: a package whose ``register()`` returns this (server/facades.py)."""
+
+    routes: tuple[Route, ...]
+    styles: tuple[Style, ...]
+
+
+def joined_message(details: Mapping[str, Any]) -> str:
+    """Every problem of an error in one sentence, for clients that show the message only."""
+    problems = details.get("problems") or []
+    if len(problems) < 2:
+        return str(details["message"])
+    listed = "; ".join(f"{p['path'] or 'request'}: got {p['value']}; allowed: {p['allowed']}" for p in problems)
+    return f"{len(problems)} problems: {listed}"

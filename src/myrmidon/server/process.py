@@ -24,11 +24,11 @@ import uvicorn
 from myrmidon.model.errors import InvalidRequest, MyrmidonError, StoreError
 from myrmidon.server.asgi.app import App
 from myrmidon.server.asgi.protocol import HttpProtocol
-from myrmidon.server.asgi.routes import every_route
 from myrmidon.server.auth import sessions
 from myrmidon.server.auth.authenticator import ADMIN_FILE, Authenticator, make_admin_token
 from myrmidon.server.background import loop as background
 from myrmidon.server.context import ServerContext, open_context
+from myrmidon.server.facades import STYLES, every_route
 from myrmidon.server.settings import Settings
 from myrmidon.server.settings_reader import read_settings
 from myrmidon.server.web.login import link_path
@@ -220,7 +220,7 @@ def _uvicorn_config(context: ServerContext) -> uvicorn.Config:
         },
     )
     return uvicorn.Config(
-        App(context, Authenticator(context), every_route(metrics_open=settings.metrics_open)),
+        App(context, Authenticator(context), every_route(metrics_open=settings.metrics_open), STYLES),
         http=protocol,
         ws="none",
         lifespan="off",

@@ -20,8 +20,9 @@ import pytest
 import urllib3
 from msgspec import to_builtins
 
-from myrmidon.server.asgi.routes import every_route
-from myrmidon.server.calls import Role, Style
+from myrmidon.server.calls import OURS, Role
+from myrmidon.server.facades import every_route
+from myrmidon.server.swarming_v1.style import V1
 from tests.cases import some
 from tests.chaos.proxy import Chaos, chaos
 from tests.deadline import HANG_S
@@ -35,9 +36,7 @@ from tests.server.wire import WireBot, wait_for
 
 pytestmark = pytest.mark.untraced
 CHANGING = [
-    line
-    for line in every_route()
-    if line.mutates and line.style in (Style.OURS, Style.V1) and not line.path.startswith("/auth/")
+    line for line in every_route() if line.mutates and line.style in (OURS, V1) and not line.path.startswith("/auth/")
 ]
 """The older prefix of v1 leads to the same handlers. Each login is another session: tests/server/web has them."""
 NOT_COUNTED = {
@@ -102,9 +101,9 @@ class Outside:
     def a_call(self, route: Any) -> dict[str, Any]:
         """A request of this route that changes something, with a key of its own."""
         self.meet_bot()
-        path, body = self.a_v1_request(route) if route.style is Style.V1 else a_request(self, route)  # type: ignore[arg-type]
+        path, body = self.a_v1_request(route) if route.style is V1 else a_request(self, route)  # type: ignore[arg-type]
         headers = {"Content-Type": "application/json"}
-        if route.style is Style.OURS or route.path.endswith("/server/token"):
+        if route.style is OURS or route.path.endswith("/server/token"):
             headers["Idempotency-Key"] = f"key {next(_keys)}"
         token = self.bot.credential if route.path.startswith("/bot/") else self.server.token
         if route.path == "/bot/v1/exchange":

@@ -13,8 +13,8 @@ from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.struct_problems import problems_of
 from myrmidon.server.asgi import decoding
 from myrmidon.server.asgi.decoding import body_decoder, query_decoder
-from myrmidon.server.asgi.routes import every_route
 from myrmidon.server.calls import StreamedBody
+from myrmidon.server.facades import every_route
 
 
 class Item(Struct, forbid_unknown_fields=True):

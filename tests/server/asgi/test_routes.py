@@ -13,8 +13,8 @@ import pytest
 from msgspec import Struct
 
 from myrmidon.model.ids import show_task
-from myrmidon.server.asgi.routes import every_route
-from myrmidon.server.calls import Role, StreamedBody, Style
+from myrmidon.server.calls import OURS, Role, StreamedBody
+from myrmidon.server.facades import every_route
 from myrmidon.server.settings import Webhooks
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import release
@@ -23,7 +23,7 @@ from tests.server.functions import world_of
 from tests.server.inside import BOT, Inside, Reply, inside
 from tests.world import a_function, a_node, constant
 
-TABLE = tuple(line for line in every_route() if line.style is Style.OURS)  # the facades' tests have the others
+TABLE = tuple(line for line in every_route() if line.style is OURS)  # the facades' tests have the others
 ROLES = list(Role)
 STREAMS = {"/api/v1/events", "/api/v1/stream", "/api/v1/tasks/{id}/log/follow", "/api/v1/results/streams"}
 OF_A_STREAM = {"/api/v1/results/streams/{id}"}

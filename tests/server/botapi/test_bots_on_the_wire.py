@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from myrmidon.server.asgi.routes import every_route
+from myrmidon.server.facades import every_route
 from tests.deadline import HANG_S, POLL_S
 from tests.live import live_server
 from tests.server.wire import WireBot, a_task, held, num_held, piece, wait_for

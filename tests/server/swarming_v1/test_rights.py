@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from myrmidon.server.asgi.routes import every_route
-from myrmidon.server.calls import Role, Route, Style
+from myrmidon.server.calls import Role, Route
+from myrmidon.server.facades import every_route
 from myrmidon.server.swarming_v1 import tasks as v1_tasks
+from myrmidon.server.swarming_v1.style import V1, V1_OLD
 from tests.server.contexts import a_task as native_task
 from tests.server.inside import BOT, Inside, inside
 from tests.server.swarming_v1.swarm import NEW, OLD, Checker, a_task, pairs
 
-TABLE = [line for line in every_route() if line.style in (Style.V1, Style.V1_OLD)]
+TABLE = [line for line in every_route() if line.style in (V1, V1_OLD)]
 BODIES: dict[str, Any] = {"tasks/new": a_task(), "tasks/cancel": {"tags": ["none:such"]}}
 QUERIES = {"tasks/count": "&start=0", "tasks/get_states": "&task_id=5cee4880088100"}
 ODD = "?limit=5&alt=json&prettyPrint=false&fields=items&is_mp=True&extra_args=x&inputs_ref=&containment=y&cursor="
@@ -78,11 +79,11 @@ def test_both_prefixes_have_the_same_routes() -> None:
     rests = {
         style: {(line.method, line.path.partition("swarming/v1/")[2]) for line in TABLE if "swarming/v1/" in line.path}
         - {("GET", "rest")}
-        for style, prefix in ((Style.V1, NEW), (Style.V1_OLD, OLD))
+        for style, prefix in ((V1, NEW), (V1_OLD, OLD))
         for TABLE in [[one for one in every_route() if one.style is style and one.path.startswith(prefix)]]
     }
-    assert rests[Style.V1] == rests[Style.V1_OLD]
-    assert len(rests[Style.V1]) == 25
+    assert rests[V1] == rests[V1_OLD]
+    assert len(rests[V1]) == 25
 
 
 JUNK: list[Any] = [
@@ -111,7 +112,7 @@ def test_no_junk_makes_the_server_fail(app: Inside) -> None:
 def test_no_query_makes_the_server_fail(app: Inside) -> None:
     values = ["", "0", "-1", "x", "1e400", "nan", "%00", "a:b", "a:b|c", "9" * 20, "9" * 5000, "TRUE", "3"]
     for route in TABLE:
-        if route.method != "GET" or route.style is not Style.V1 or route.query is None:
+        if route.method != "GET" or route.style is not V1 or route.query is None:
             continue
         path = route.path.format(task_id="5cee4880088100", bot_id=BOT)
         for name, value in itertools.product([*route.query.__struct_fields__, "unknown"], values):

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from myrmidon.server.asgi.routes import every_route
-from myrmidon.server.calls import Role, Style
+from myrmidon.server.calls import Role
+from myrmidon.server.facades import every_route
+from myrmidon.server.taskcluster.routes import STYLE
 from tests.server.inside import inside
 from tests.server.taskcluster.scheduler_client import METADATA, Scheduler, a_graph, a_node, check_shape, slug
 
-TABLE = tuple(line for line in every_route() if line.style is Style.TASKCLUSTER)
+TABLE = tuple(line for line in every_route() if line.style is STYLE)
 
 
 @pytest.fixture(scope="module")

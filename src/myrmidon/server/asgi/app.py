@@ -19,23 +19,22 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from myrmidon.model.errors import MyrmidonError, NotFound
 from myrmidon.server.asgi.decoding import read_headers
 from myrmidon.server.asgi.endpoint import JSON, Endpoint, RequestIds, cors_headers, encode_json
-from myrmidon.server.asgi.errors import error_body, style_of
 from myrmidon.server.asgi.protocol import is_closing, send_response
 from myrmidon.server.asgi.request_bodies import CallerLimits
 from myrmidon.server.auth.authenticator import Authenticator
-from myrmidon.server.calls import Route, Style
+from myrmidon.server.calls import OURS, Route, Style
 from myrmidon.server.context import ServerContext
-
-PERMISSION_DENIED, UNIMPLEMENTED = "7", "12"
-"""Codes of gRPC."""
 
 
 class App:
-    """The ASGI application of one server."""
+    """The ASGI application of one server. ``styles`` are those of facades: how calls without a route are answered."""
 
-    def __init__(self, context: ServerContext, authenticator: Authenticator, routes: Sequence[Route]) -> None:
+    def __init__(
+        self, context: ServerContext, authenticator: Authenticator, routes: Sequence[Route], styles: Sequence[Style]
+    ) -> None:
         self._context = context
         self._authenticator = authenticator
+        self._styles = styles
         self._request_ids = RequestIds()
         self._fixed_paths: dict[tuple[str, str], Endpoint] = {}
         limits = CallerLimits(context.settings)
@@ -56,7 +55,7 @@ class App:
             return
         endpoint = self._fixed_paths.get((scope["method"], scope["path"]))
         try:
-            if endpoint is None and scope["method"] == "OPTIONS" and style_of(scope["path"]) is not Style.OURS:
+            if endpoint is None and scope["method"] == "OPTIONS" and self._style_of(scope["path"]).cross_origin:
                 await self._answer_preflight(scope, send)
             elif endpoint is None:
                 await self._framework(scope, receive, send)
@@ -68,7 +67,7 @@ class App:
             await asyncio.sleep(0)  # the transport is closed; the protocol learns why in the next loop iteration
 
     async def _answer_preflight(self, scope: Scope, send: Send) -> None:
-        """CORS preflight of browsers: dashboards for Swarming and TaskCluster are served from other origins."""
+        """CORS preflight of browsers: dashboards of other systems are served from other origins."""
         headers = read_headers(scope["headers"])
         allowed = self._host_error(headers) is None
         fields = cors_headers(self._authenticator, headers.get("origin", "")) if allowed else []
@@ -86,23 +85,22 @@ class App:
         path = request.scope["path"]
         headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
         details: Mapping[str, object] = NotFound("page", path[:200]).as_dict()
-        is_prpc = path.startswith("/prpc/")
         if host_error := self._host_error(read_headers(request.scope["headers"])):
             status, details, headers = host_error.status, host_error.as_dict(), {}
-        elif status == 405 and not is_prpc:
+        elif status == 405:
             details = {
                 "code": "method_not_allowed",
                 "message": f"Method {request.method} is not allowed on this path. `/api/docs` lists what is.",
             }
-        elif is_prpc:
-            message = "This server has no pRPC methods. Use a client of Swarming's API version 1: docs/swarming.md."
-            status, details = 501, {"code": "not_found", "message": message}
-        if is_prpc:  # without this header newer clients of Swarming repeat the call for five minutes
-            headers["x-prpc-grpc-code"] = PERMISSION_DENIED if host_error else UNIMPLEMENTED
-        body = error_body(style_of(path), status, details)
+        reply = self._style_of(path).error_reply(status, details)
+        headers |= reply.headers
         headers["x-request-id"] = self._request_ids.of(request.headers)
         headers["x-content-type-options"] = "nosniff"
-        return Response(encode_json(body), status_code=status, media_type=JSON, headers=headers)
+        return Response(encode_json(reply.body), status_code=reply.status, media_type=JSON, headers=headers)
+
+    def _style_of(self, path: str) -> Style:
+        """The style of errors for a path that has no route."""
+        return next((style for style in self._styles if path.startswith(style.prefix)), OURS)
 
     def _host_error(self, headers: Mapping[str, str]) -> MyrmidonError | None:
         """Why a call with this Host is refused; endpoints check it themselves."""

@@ -16,7 +16,7 @@ from myrmidon.model.json_bounds import MAX_DEPTH, MAX_VALUES, has_too_many_value
 from myrmidon.model.shown_input import DID_YOU_MEAN, Path, show_path
 from myrmidon.model.struct_problems import problems_of
 from myrmidon.model.validation import MAX_PROBLEMS
-from myrmidon.server.calls import Route, StreamedBody, Style
+from myrmidon.server.calls import Route, StreamedBody
 
 MAX_QUERY_FIELDS = 1000
 _ESCAPED_NUL = b"\\u0000"
@@ -52,7 +52,7 @@ def body_decoder(route: Route) -> Callable[[bytes], tuple[Any, list[str]]]:
     """A function that decodes the body of a route into its struct, and says which fields have no effect."""
     if route.body in (bytes, StreamedBody, None):
         return lambda data: (data, [])
-    tolerant = route.style is not Style.OURS
+    tolerant = route.style.tolerant
     decoder = msgspec.json.Decoder(route.body, strict=not tolerant)
     rejects_nul = tolerant or route.path.startswith("/api/")
 
@@ -107,7 +107,7 @@ def _paths_of_nul(value: object, path: Path) -> Iterator[Path]:
 
 
 def query_decoder(kind: Any, *, tolerant: bool = False) -> Callable[[dict[str, list[str]]], Any]:
-    """A function that converts query fields into a struct; tolerant: as Swarming's clients expect it."""
+    """A function that converts query fields into a struct; tolerant: as Style.tolerant says."""
     if kind is None:
         return lambda _: None
     lists = _lists_of(kind)

@@ -35,14 +35,13 @@ from myrmidon.model.errors import (
 from myrmidon.model.ids import show_run
 from myrmidon.scheduler.idempotency import check_key
 from myrmidon.server.asgi.decoding import body_decoder, parse_query, query_decoder, read_headers
-from myrmidon.server.asgi.errors import error_body
 from myrmidon.server.asgi.protocol import COMPRESS_FROM, Disconnected, compress, send_response, until_read
 from myrmidon.server.asgi.request_bodies import SMALL_BODY, CallerLimits, Limit, RequestBodies
 from myrmidon.server.auth.authenticator import Authenticator
 from myrmidon.server.auth.cookies import session_of
 from myrmidon.server.auth.hawk import SignedCall, is_hawk
 from myrmidon.server.auth.origins import check_is_json, csrf_token
-from myrmidon.server.calls import BOTS, INTRODUCERS, NOBODY, Answer, Call, Identity, Role, Route, StreamedBody, Style
+from myrmidon.server.calls import BOTS, INTRODUCERS, NOBODY, Answer, Call, Identity, Role, Route, StreamedBody
 from myrmidon.server.context import ServerContext
 from myrmidon.server.database import Purpose, purpose
 from myrmidon.server.large_documents import LARGE_BYTES
@@ -92,7 +91,7 @@ class Endpoint:
         self._limits = limits
         self._bodies = RequestBodies(context, route, limits)
         self._decode_body = body_decoder(route)
-        self._decode_query = query_decoder(route.query, tolerant=route.style is not Style.OURS)
+        self._decode_query = query_decoder(route.query, tolerant=route.style.tolerant)
         self._purpose = _purpose(route)
         self._takes_cookie = route.takes_cookie
         self._is_public = Role.NOBODY in route.who and not route.asks_who
@@ -136,7 +135,7 @@ class Endpoint:
                 if isinstance(body, bytes) and len(body) >= COMPRESS_FROM:
                     body = await compress(headers.get("accept-encoding", ""), fields, body)
                 fields.append((b"x-request-id", request_id.encode()))
-                if route.style not in (Style.OURS, Style.PAGE):
+                if route.style.cross_origin:
                     fields += cors_headers(self._authenticator, headers.get("origin", ""))
                 await send_response(scope, send, status, fields, body, context.settings.body_timeout_s)
                 seconds = time.perf_counter() - started
@@ -241,7 +240,7 @@ class Endpoint:
         bearer = token.strip() if scheme.lower() == "bearer" else ""
         if not bearer and route.query_token:
             bearer = query.get("tok", [""])[-1]
-        if authorization and route.style is Style.TASKCLUSTER and is_hawk(authorization):
+        if authorization and route.style.takes_hawk and is_hawk(authorization):
             return bearer, "", self._signed_call(scope, headers, authorization)
         takes_cookie = self._takes_cookie and "authorization" not in headers
         return bearer, session_of(self._context.settings, headers, address) if takes_cookie else "", None
@@ -313,10 +312,12 @@ class Endpoint:
         if error.retry_after_s:
             fields.append((b"retry-after", str(error.retry_after_s).encode()))
         if isinstance(error, Unauthorized):
-            fields.append((b"www-authenticate", b"Hawk" if self._route.style is Style.TASKCLUSTER else b"Bearer"))
+            fields.append((b"www-authenticate", b"Hawk" if self._route.style.takes_hawk else b"Bearer"))
         if isinstance(error, (TooLarge, TooSlow)):
             fields.append((b"connection", b"close"))
-        return error.status, fields, encode_json(error_body(self._route.style, error.status, error.as_dict()))
+        reply = self._route.style.error_reply(error.status, error.as_dict())
+        fields += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers.items()]
+        return reply.status, fields, encode_json(reply.body)
 
     def _record(self, status: int, seconds: float, request_id: str, who: Identity | None) -> None:
         """Count the call; log changes made by people and everything that failed."""

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope
 
 from myrmidon.model.errors import InvalidRequest, Overloaded, Problem, TooLarge, TooSlow
 from myrmidon.server.asgi.protocol import Disconnected
-from myrmidon.server.calls import Route, StreamedBody, Style
+from myrmidon.server.calls import Route, StreamedBody
 from myrmidon.server.context import ServerContext
 from myrmidon.server.settings import Settings
 
@@ -100,7 +100,7 @@ class RequestBodies:
             data: bytes = message["body"]
         else:
             data = await self._receive_slowly(receive, caller(), size, held)
-        if self._route.style is not Style.OURS and headers.get("content-type", "").startswith(ZLIB):
+        if self._route.style.tolerant and headers.get("content-type", "").startswith(ZLIB):
             return self._decompress(data)
         return data
 
@@ -156,7 +156,7 @@ class RequestBodies:
             state.num_calls += counts
 
     def _decompress(self, data: bytes) -> bytes:
-        """What a client of Swarming's API sent with zlib."""
+        """A body that was sent with zlib."""
         try:
             decompressor = zlib.decompressobj()
             plain = decompressor.decompress(data, self._limit)

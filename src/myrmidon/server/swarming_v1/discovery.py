@@ -17,12 +17,12 @@ from myrmidon.server.calls import (
     ANYONE,
     Call,
     Route,
-    Style,
 )
 from myrmidon.server.context import ServerContext
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1.encoding import SORTS, STATE_FILTERS, THREE_STATES
 from myrmidon.server.swarming_v1.methods import METHODS, ROOTS, SERVICE, Method
+from myrmidon.server.swarming_v1.style import V1
 from myrmidon.server.swarming_v1.tasks import DEFAULT_LIMIT, MAX_LIMIT
 
 PREFIX: Final = "SwarmingRpcs"
@@ -71,7 +71,7 @@ def document(root: str) -> dict[str, Any]:
         "protocol": "rest",
         "rootUrl": root,
         "servicePath": SERVICE,
-        "basePath": f"{ROOTS[Style.V1]}{SERVICE}",
+        "basePath": f"{ROOTS[V1]}{SERVICE}",
         "baseUrl": base,
         "batchPath": "batch",
         "parameters": _COMMON_PARAMETERS,
@@ -183,7 +183,7 @@ def _root(context: ServerContext, call: Call) -> str:
     if not base:
         scheme = "https" if context.settings.tls_certificate else "http"
         base = f"{scheme}://{call.headers.get('host', '')}"
-    return f"{base}{ROOTS[Style.V1]}"
+    return f"{base}{ROOTS[V1]}"
 
 
 async def show_document(context: ServerContext, call: Call) -> bytes:
@@ -215,7 +215,7 @@ ROUTES = (
         path="/_ah/api/discovery/v1/apis",
         call=show_directory,
         who=ANYONE,
-        style=Style.V1,
+        style=V1,
         summary="List discovery documents",
     ),
     Route(
@@ -223,7 +223,7 @@ ROUTES = (
         path="/_ah/api/discovery/v1/apis/swarming/v1/rest",
         call=show_document,
         who=ANYONE,
-        style=Style.V1,
+        style=V1,
         summary="Get the discovery document of the API v1",
     ),
 )

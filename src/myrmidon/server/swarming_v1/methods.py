@@ -20,8 +20,9 @@ from myrmidon.server.calls import (
 from myrmidon.server.swarming_v1 import bots, server, submit, tasks
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1.request_parser import NewTaskBody
+from myrmidon.server.swarming_v1.style import V1, V1_OLD
 
-ROOTS = {Style.V1: "/_ah/api/", Style.V1_OLD: "/api/"}
+ROOTS = {V1: "/_ah/api/", V1_OLD: "/api/"}
 SERVICE = "swarming/v1/"
 ANY_TOKEN = ANYONE - {Role.NOBODY, Role.RUN}
 
@@ -178,7 +179,7 @@ ACCOUNTS = (
         who=ANYONE,
         asks_who=True,
         out=v1.Account,
-        style=Style.V1_OLD,
+        style=V1_OLD,
         summary="Get the caller's identity",
     ),
     Route(
@@ -187,7 +188,7 @@ ACCOUNTS = (
         call=server.oauth_config,
         who=ANYONE,
         out=v1.OAuthConfig,
-        style=Style.V1_OLD,
+        style=V1_OLD,
         summary="Get the OAuth configuration, which is empty",
     ),
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from msgspec import UNSET, Raw
 
@@ -12,7 +13,7 @@ from myrmidon.model.ids import Micros, show_task, try_parse_id
 from myrmidon.scheduler.job_draft import JobDraft
 from myrmidon.scheduler.new_tasks import digest_of
 from myrmidon.scheduler.policy import SECOND
-from myrmidon.server.calls import ANYONE, MIB, READERS, WRITERS, Call, Route, Style
+from myrmidon.server.calls import ANYONE, MIB, READERS, WRITERS, Call, ErrorReply, Route, Style, joined_message
 from myrmidon.server.context import ServerContext
 from myrmidon.server.taskcluster import messages, render
 from myrmidon.server.taskcluster.documents import (
@@ -33,6 +34,16 @@ from myrmidon.store.views import task_graph
 
 DOCUMENT_LIMIT = 64 * MIB
 _ATTEMPTS = 3
+
+
+def _error_reply(status: int, details: Mapping[str, Any]) -> ErrorReply:
+    """An error as TaskCluster's clients expect it."""
+    return ErrorReply(status, {"message": joined_message(details), "error": details})
+
+
+STYLE: Final = Style(
+    "taskcluster scheduler v1", "/v1/", tolerant=True, cross_origin=True, takes_hawk=True, error_reply=_error_reply
+)
 
 
 async def ping(context: ServerContext, call: Call) -> messages.Ping:
@@ -212,7 +223,7 @@ def _find_task(tx: Tx, job: Job, text: str) -> task_graph.GraphTask:
 
 def _get(path: str, call: Any, out: Any, summary: str, **more: Any) -> Route:
     return Route(
-        method="GET", path=path, call=call, out=out, summary=summary, style=Style.TASKCLUSTER,
+        method="GET", path=path, call=call, out=out, summary=summary, style=STYLE,
         **{"who": READERS, **more},
     )  # fmt: skip
 
@@ -227,7 +238,7 @@ def _change(method: str, path: str, call: Any, summary: str) -> Route:
         out=messages.StatusReply,
         mutates=True,
         body_limit=DOCUMENT_LIMIT,
-        style=Style.TASKCLUSTER,
+        style=STYLE,
         summary=summary,
     )
 

@@ -1,1 +1,1 @@
-"""The web page: its files, logging in to it, and the addresses that Swarming's clients print."""
+"""The web page: its files (``pages.py``) and logging in to it (``login.py``)."""

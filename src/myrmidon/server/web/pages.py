@@ -7,10 +7,11 @@ nothing from other servers, and no other site may show it in a frame.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from myrmidon.model.errors import NotFound
-from myrmidon.server.calls import Answer, Call
+from myrmidon.server.calls import ANYONE, PAGE, Answer, Call, Handler, Route
 from myrmidon.server.context import ServerContext
 from myrmidon.server.web.files import ASSETS, INDEX, PageFile, PageFiles
 
@@ -77,3 +78,15 @@ def _answer(file: PageFile, call: Call, *, cache: str) -> Answer:
     if encoding:
         headers["content-encoding"] = encoding
     return Answer(headers={**headers, "content-type": file.media}, body=content)
+
+
+def _page(path: str, call: Handler, summary: str = "The web page") -> Route:
+    return Route("GET", path, call, ANYONE, summary, media="text/html; charset=utf-8", style=PAGE)
+
+
+ROUTES: Final = (
+    *(_page(path, show_page) for path in (*ADDRESSES, *SECTIONS)),
+    *(_page(f"{path}/{{rest:path}}", show_page) for path in SECTIONS),
+    _page("/assets/{name}", show_asset, "A file of the web page"),
+    *(_page(path, partial(show_root_file, path[1:]), "A file of the web page") for path in ROOT_FILES),
+)

@@ -6,12 +6,12 @@ The target is always a path of this server: nothing of the request but ids and f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from msgspec import Struct
 
-from myrmidon.server.calls import Answer, Call
+from myrmidon.server.calls import ANYONE, PAGE, Answer, Call, Handler, Route
 from myrmidon.server.context import ServerContext
 
 _TAG: Final = "-tag"
@@ -90,3 +90,16 @@ def _filters(query: ListQuery) -> list[tuple[str, str]]:
 def _redirect(path: str, fields: Sequence[tuple[str, str]] = ()) -> Answer:
     target = f"{path.removesuffix('/')}?{urlencode(fields)}" if fields else path.removesuffix("/")
     return Answer(status=302, headers={"location": target, "cache-control": "no-store"}, body=b"")
+
+
+def _page(path: str, call: Handler, summary: str, query: Any = None) -> Route:
+    return Route("GET", path, call, ANYONE, summary, query=query, media="text/html; charset=utf-8", style=PAGE)
+
+
+ROUTES: Final = (
+    _page("/task", redirect_task, "A task, at Swarming's address", IdQuery),
+    _page("/user/task/{id}", redirect_user_task, "A task, at Swarming's older address"),
+    _page("/bot", redirect_bot, "A bot, at Swarming's address", IdQuery),
+    _page("/tasklist", redirect_tasks, "Tasks, at Swarming's address", ListQuery),
+    _page("/botlist", redirect_bots, "Bots, at Swarming's address", ListQuery),
+)

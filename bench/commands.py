@@ -75,7 +75,7 @@ def local_cluster(*options: str, database: str | None = None) -> Iterator[tuple[
             raise RuntimeError("no pipe to the server")
         told = json.loads(up.stdout.readline() or "{}")
         with Client(Transport(told["server"], (folder / "admin.token").read_text().strip())) as client:
-            yield client, sorted(bot.bot_id for bot in client.api.bots().bots)
+            yield client, sorted(bot.bot_id for bot in client.bots().bots)
     finally:
         up.send_signal(signal.SIGINT)
         up.wait(30)
@@ -89,7 +89,7 @@ def a_task(command: Sequence[str], **dimensions: list[str]) -> dict[str, Any]:
 
 def run_all(client: Client, tasks: Sequence[dict[str, Any]]) -> list[str]:
     """Submit, and wait until the last one has ended well."""
-    ids = [str(one.task_id) for one in client.api.submit_tasks(tasks)]
+    ids = [str(one.task_id) for one in client.submit_tasks(tasks)]
     wait_all(client, ids)
     return ids
 
@@ -207,7 +207,7 @@ class Bench:
             slower = []
             before = timed(lambda: run_all(self.client, tasks))
             for _ in range(self.sizes.floods * often):
-                [flood] = self.client.api.submit_tasks([a_task([sys.executable, "-c", program], id=[there])])
+                [flood] = self.client.submit_tasks([a_task([sys.executable, "-c", program], id=[there])])
                 beside = timed(lambda: run_all(self.client, tasks))
                 wait_all(self.client, [str(flood.task_id)])
                 after = timed(lambda: run_all(self.client, tasks))

@@ -42,3 +42,11 @@ def test_commands_below_a_list_are_fenced():
     """An indented block after a list is a paragraph of its last item, not code."""
     below_a_list = re.compile(r"^(?:- .*\n(?:  .*\n)*)\n {4}myrmidon ", re.MULTILINE)
     assert [document.name for document in DOCUMENTS if below_a_list.search(document.read_text())] == []
+
+
+def test_a_walk_of_the_architecture_has_at_most_12_links():
+    """Each is read in one sitting; a walk that needs more says that the code is too winding."""
+    sections = (source.ROOT / "ARCHITECTURE.md").read_text().split("\n## ")
+    walks = {text.partition("\n")[0]: len(LINK.findall(text)) for text in sections if text.startswith("The walk of")}
+    assert len(walks) == 3
+    assert max(walks.values()) <= 12, walks

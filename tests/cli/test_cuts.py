@@ -75,7 +75,7 @@ def test_a_hole_is_noticed_and_the_call_said_again(up: Up, monkeypatch: pytest.M
             transport.Transport(proxy.url, token, retry_policy=transport.RetryPolicy(before_first_answer_s=0.1))
         )
         properties = {"command": ["echo", "hello"], "dimensions": {"pool": ["default"]}}
-        [made] = caller.api.submit_tasks([{"name": "in-a-hole", "slices": [{"properties": properties}]}])
+        [made] = caller.submit_tasks([{"name": "in-a-hole", "slices": [{"properties": properties}]}])
         proxy.plan = ["hole"]
         *_, end = caller.follow(str(made.task_id))
         assert isinstance(end, Ended)

@@ -58,7 +58,7 @@ def job(up: Up) -> Iterator[str]:
     """A job of one function, which no bot runs, with a small and a large constant."""
     token = (up.data / "admin.token").read_text().strip()
     digest = sha256(LARGE).hexdigest()
-    api = Client(Transport(up.url, token)).api
+    api = Client(Transport(up.url, token))
     assert api.missing_files({digest: len(LARGE)}).missing == [digest]
     assert api.upload_file(digest, LARGE).size == len(LARGE)
     assert api.missing_files({digest: len(LARGE)}).missing == []
@@ -72,7 +72,7 @@ def job(up: Up) -> Iterator[str]:
         "outputs": [{"type": "int64"}],
         "slices": [{"properties": {"dimensions": {"pool": ["default"], "none": ["such"]}}}],
     }
-    job_id = api.submit_job({"name": "values", "tasks": {"f": {"task": task}}}).job_id
+    job_id = api.submit_job({"name": "values", "tasks": {"f": {"task": task}}}).id
     yield job_id
     up.terminal.ok("job", "cancel", job_id)
 
@@ -130,7 +130,7 @@ def test_the_result_of_a_job_has_its_values_also_those_that_a_delegate_has_writt
     (task,) = [one for one in terminal.json("job", "result", made.id)["tasks"] if one["label"] == "make"]
     value = task["values"][0]["value_id"]
     assert lines["make"].endswith(f" 4.9 KiB: value {value}")
-    assert msgspec.msgpack.decode(client.api.value(value).data) == b"x" * 5_000
+    assert msgspec.msgpack.decode(client.value(value).data) == b"x" * 5_000
 
 
 # ---------------------------------------------------------------- shared values

@@ -127,7 +127,7 @@ CLAIMS: dict[str, list[str]] = {
     "cancel": [
         f"{POOL}::test_cancel_works_until_a_bot_has_taken_the_task",
         f"{BAD}::test_a_future_whose_function_has_begun_cannot_be_cancelled_but_its_job_can",
-        "sdk/test_function_calls.py::test_a_call_that_is_cancelled_before_it_is_sent_is_not_sent",
+        "sdk/test_pending_calls.py::test_a_call_that_is_cancelled_before_it_is_sent_is_not_sent",
     ],
     "async client": [f"{LIVE}::test_the_async_client", f"{BLOCK}::test_the_async_client_builds_submits_and_waits"],
     "Ctrl-C": ["functions/test_programs.py::test_ctrl_c_leaves_the_job_running"],

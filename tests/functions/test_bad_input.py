@@ -44,7 +44,7 @@ def a_zip(files: dict[str, bytes]) -> bytes:
 
 def upload(client: Client, data: bytes) -> str:
     digest = sha256(data).hexdigest()
-    client.api.upload_file(digest, data)
+    client.upload_file(digest, data)
     return digest
 
 
@@ -69,16 +69,16 @@ def submit(
         "outputs": [{"type": "int64"}],
         "slices": [{"properties": {"dimensions": {"pool": ["default"]}, "execution_timeout_s": timeout_s}}],
     }
-    made = client.api.submit_job({"name": "document", "tasks": {"f": {"task": task}}})
+    made = client.submit_job({"name": "document", "tasks": {"f": {"task": task}}})
     return made.task_ids["f"]
 
 
 def failure(client: Client, task_id: str) -> tuple[str, str]:
     """The state of a task and what its last run says of its end."""
-    while not (results := client.api.results([task_id], wait_s=20).results):
+    while not (results := client.results([task_id], wait_s=20).results):
         pass
     (result,) = results
-    return result.state, result.error.message if result.error else task_failed(result, "", client.api).message
+    return result.state, result.error.message if result.error else task_failed(result, "", client).message
 
 
 # ---------------------------------------------------------------- values and types
@@ -98,14 +98,14 @@ def failure(client: Client, task_id: str) -> tuple[str, str]:
 def test_a_value_of_a_wrong_type_is_refused_at_the_line_of_the_call_and_nothing_is_submitted(
     client: Client, value: Any, reason: str
 ):
-    before = client.api.jobs(limit=1).jobs
+    before = client.jobs(limit=1).jobs
     with pytest.raises(WiringError) as caught, client.new_job("wrong"):
         tasks.half(value)
     assert reason in str(caught.value)
     assert f"{Path(__file__).name}:" in str(caught.value)
     with pytest.raises(WiringError):
         client.submit(tasks.half, value)
-    assert client.api.jobs(limit=1).jobs == before
+    assert client.jobs(limit=1).jobs == before
 
 
 def test_a_result_that_cannot_be_sent_fails_the_task_with_the_type(client: Client):
@@ -177,7 +177,7 @@ def test_a_module_that_hangs_on_import_is_ended_by_the_timeout_of_the_task(clien
     task_id = submit(client, constant(1), code=code, timeout_s=1)
     state, _ = failure(client, task_id)
     assert state == "TIMED_OUT"
-    assert b"importing" in client.api.log_tail(task_id, num_bytes=10_000)
+    assert b"importing" in client.log_tail(task_id, num_bytes=10_000)
 
 
 def test_a_module_that_ends_its_process_on_import_fails_the_task_with_the_reason(client: Client):
@@ -208,21 +208,21 @@ def test_values_and_code_of_another_resource_group_are_out_of_reach(client: Clie
     with client.new_job("secret") as job:
         made = tasks.size_of(secret)
     assert job.result(made) == len(secret)
-    values = client.api.job_values(job.id).values
+    values = client.job_values(job.id).values
     large = next(one for one in values if one.digest)
     for value in values:
         with pytest.raises(NotFound):
-            stranger.api.value(value.value_id)
+            stranger.value(value.value_id)
     with pytest.raises(NotFound):
-        stranger.api.job_values(job.id)
+        stranger.job_values(job.id)
     with pytest.raises(NotFound):
-        stranger.api.results([job.info().job_id], wait_s=0)
+        stranger.results([job.info().job_id], wait_s=0)
     assert large.size is not None
     reference = {"kind": "constant", "type": "bytes", "payload": {"digest": large.digest, "size": large.size}}
     with pytest.raises(CallFailed) as caught:
         submit(stranger, reference)
     assert caught.value.code == "unknown_file"
-    assert json.dumps(large.digest) not in str(stranger.api.jobs().jobs)
+    assert json.dumps(large.digest) not in str(stranger.jobs().jobs)
 
 
 def test_a_client_of_another_group_runs_the_same_functions_with_its_own_copies(client: Client, stranger: Client):

@@ -61,7 +61,7 @@ def test_a_hard_timeout_ends_the_function_and_nothing_runs_again(client: Client)
     with pytest.raises(TaskFailed) as caught:
         client.submit(tasks.sleeps.options(timeout="200ms"), 600.0).result()
     assert caught.value.state == "TIMED_OUT"
-    assert client.api.task(caught.value.task_id).result.num_reruns == 0
+    assert client.task(caught.value.task_id).result.num_reruns == 0
 
 
 def test_a_job_of_the_sdk_is_not_retried_as_a_whole(client: Client):
@@ -103,7 +103,7 @@ def test_the_default_dimension_is_the_version_of_python(client: Client):
         tasks.scaled(1, 2)
     job.wait()
     (label,) = client.job(job.id).tasks()
-    properties = client.api.task(label.task_id).request.slices[0].properties
+    properties = client.task(label.task_id).request.slices[0].properties
     assert properties["dimensions"] == {"pool": ["default"], "python": ["{}.{}".format(*sys.version_info[:2])]}
 
 
@@ -132,7 +132,7 @@ def test_progress_of_a_running_function_is_shown(client: Client, tmp_path: Path)
     with client.new_job() as job:
         remote_tasks.half_done(str(gate))
     (made,) = client.job(job.id).tasks()
-    wait_for(lambda: [run.progress for run in client.api.task(made.task_id).runs] == [0.5], "the progress")
+    wait_for(lambda: [run.progress for run in client.task(made.task_id).runs] == [0.5], "the progress")
     gate.touch()
     assert job.wait().state == "SUCCEEDED"
 

@@ -97,4 +97,4 @@ def test_the_commands_of_the_tutorial(server: LiveServer, client: Client, tmp_pa
     state, job_id = run(server, tmp_path, "report.py").split()
     assert state == "SUCCEEDED"
     last = next(task for task in client.job(job_id).tasks() if task.label.startswith("echo"))
-    assert json.loads(b"".join(client.api.log(last.task_id))) == {"a": 2, "b": 2, "c": 1}
+    assert json.loads(b"".join(client.log(last.task_id))) == {"a": 2, "b": 2, "c": 1}

@@ -26,9 +26,9 @@ def test_a_value_is_stored_once_and_read_by_a_map_a_job_and_a_single_call(client
             known = job.map(tasks.look_up, WORDS, table)
             later = job.map(tasks.look_up, tasks.split("word 1|word 2"), table)
         assert job.result((known, later)) == (list(range(20)), [1, 2])
-        listed = client.api.shared_values(job=job.id).values
+        listed = client.shared_values(job=job.id).values
         assert [(one.type, one.num_groups) for one in listed] == [("Map<string,int64>", 1)]
-    kept = client.api.shared_value(listed[0].id)
+    kept = client.shared_value(listed[0].id)
     assert (kept.groups, kept.value.num_jobs > 0) == ([], True), "jobs keep what their tasks read"
 
 
@@ -75,10 +75,10 @@ def test_the_type_is_that_of_the_value_or_the_given_one(client: Client):
     ("value", "annotation"), [([], None), ({}, None), ([1, "a"], None), (None, None), (object(), None), ("a", int)]
 )
 def test_a_value_without_one_type_is_refused_before_it_is_sent(client: Client, value: object, annotation: object):
-    before = len(client.api.shared_values().values)
+    before = len(client.shared_values().values)
     with pytest.raises(TypeError):
         client.share(value, annotation)
-    assert len(client.api.shared_values().values) == before
+    assert len(client.shared_values().values) == before
 
 
 def test_a_reference_that_is_used_as_a_value_is_refused(client: Client):
@@ -103,7 +103,7 @@ def test_asyncio_programs_share_too(server: LiveServer, client: Client):
 
 
 def test_a_value_of_another_group_is_refused(server: LiveServer, client: Client):
-    client.api.create_group("neighbours")
+    client.create_group("neighbours")
     with a_client(server, group="neighbours") as theirs, theirs.share(TABLE) as table:
         with pytest.raises(CallFailed) as refused:
             client.submit(tasks.look_up, "word 1", table).result()
@@ -129,11 +129,10 @@ def test_only_results_of_functions_that_share_them_can_be_kept(client: Client):
 
 
 def test_resource_groups_are_created_listed_shown_and_deleted(client: Client):
-    groups = client.resource_groups
-    assert groups.create("farm").name == "farm"
-    assert {"default", "farm"} <= {group.name for group in groups.list()}
-    shown = groups.show("farm")
+    assert client.create_group("farm").name == "farm"
+    assert {"default", "farm"} <= {group.name for group in client.groups().groups}
+    shown = client.group("farm")
     assert (shown.jobs, shown.num_values, shown.deleting) == ({}, 0, False)
-    groups.delete("farm", force=True)
-    while "farm" in {group.name for group in groups.list()}:
+    client.delete_group("farm", force=True)
+    while "farm" in {group.name for group in client.groups().groups}:
         pass

@@ -48,7 +48,7 @@ def while_killing(server: LiveServer, client: Client, work: Callable[[], T]) -> 
     between calls may need longer than one answer. The server is started by this thread, because it dies with the thread
     that has started it.
     """
-    transport = client.api.transport
+    transport = client.transport
     assert isinstance(transport, CountingTransport)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(work)
@@ -66,7 +66,7 @@ def counted_client(server: LiveServer, **options: str) -> Client:
 
 
 def value_ids(client: Client) -> list[str]:
-    return [one.id for one in client.api.shared_values(limit=1000).values]
+    return [one.id for one in client.shared_values(limit=1000).values]
 
 
 @pytest.mark.short
@@ -80,7 +80,7 @@ def test_a_map_over_a_shared_value_survives_servers_that_are_killed(server: Live
 
         assert while_killing(server, client, share_and_map) == list(range(len(WORDS)))
         assert len(set(value_ids(client))) == len(value_ids(client)) == 5, "none was lost or stored twice"
-        kept = client.api.shared_value(shared[0].id)
+        kept = client.shared_value(shared[0].id)
         assert (kept.groups, kept.value.num_jobs > 0) == (["default"], True)
         dropped = while_killing(server, client, lambda: [one.drop() for one in shared])
         assert dropped == [False, True, True, True, True]
@@ -89,12 +89,12 @@ def test_a_map_over_a_shared_value_survives_servers_that_are_killed(server: Live
             client.job(job).delete()
         while value_ids(client):
             pass
-        assert client.resource_groups.show("default").num_values == 0
+        assert client.group("default").num_values == 0
 
 
 def test_a_group_is_deleted_under_a_running_function_while_servers_are_killed(server: LiveServer):
     with counted_client(server) as admin:
-        admin.resource_groups.create("farm")
+        admin.create_group("farm")
         with a_client(server, group="farm") as farm:
             table = farm.share(TABLE)
             with farm.new_job("long") as job:
@@ -103,12 +103,12 @@ def test_a_group_is_deleted_under_a_running_function_while_servers_are_killed(se
                 assert running.state in ("READY", "RUNNING"), running
 
             def delete() -> None:
-                admin.resource_groups.delete("farm", force=True)
-                while "farm" in {group.name for group in admin.resource_groups.list()}:
+                admin.delete_group("farm", force=True)
+                while "farm" in {group.name for group in admin.groups().groups}:
                     pass
 
             while_killing(server, admin, delete)
-            for gone in (lambda: farm.job(job.id).info(), table.get, lambda: admin.resource_groups.show("farm")):
+            for gone in (lambda: farm.job(job.id).info(), table.get, lambda: admin.group("farm")):
                 with pytest.raises(NotFound):
                     gone()
             assert value_ids(admin) == []

@@ -60,7 +60,7 @@ def test_none_is_an_argument_like_others(driver: Driver):
 def test_the_failed_part_of_a_job_is_retried_five_times(driver: Driver, client: Client, tmp_path: Path):
     assert results(driver, tasks.fails_twice, str(tmp_path)) == (2,)
     [job] = driver.submit_jobs([tasks.always_fails], [[]], max_num_retries=1)
-    assert client.api.call("GET", f"jobs/{job.id}", dict)["max_num_retries"] == 1
+    assert client.call("GET", f"jobs/{job.id}", dict)["max_num_retries"] == 1
     assert job.wait_complete() is JobStatus.Failed
     assert (job.get_results(), "FAILED" in str(job.get_error())) == (None, True)
 
@@ -77,11 +77,11 @@ def test_data_is_created_once_and_read_by_many_jobs(driver: Driver, client: Clie
     with pytest.raises(ValueError, match="already"):
         driver.create_data(data)
     assert data.id is not None
-    assert client.api.localities(data.id).addresses == ["10.0.0.1"]
+    assert client.localities(data.id).addresses == ["10.0.0.1"]
     jobs = driver.submit_jobs([tasks.size_of, tasks.size_of], [[data], [data]])
     driver.drop_data(data)
     assert [job.wait_complete() and job.get_results() for job in jobs] == [(5_000,), (5_000,)]
-    assert client.api.shared_value(data.id).groups == []
+    assert client.shared_value(data.id).groups == []
     assert results(driver, tasks.size_of, Data.from_value(b"abc")) == (3,)
     assert results(driver, chain(tasks.make, tasks.size_of), 2_000) == (2_000,)
 
@@ -90,7 +90,7 @@ def test_a_running_function_creates_data_and_shares_values(driver: Driver, clien
     [job] = driver.submit_jobs([tasks.shares], [[3_000]])
     assert job.wait_complete() is JobStatus.Succeeded, job.get_error()
     assert job.get_results() == (3_000,)
-    kept = client.api.shared_values(job=job.id).values
+    kept = client.shared_values(job=job.id).values
     assert sorted(one.type for one in kept) == ["Map<string,int64>", "myrmidon.functions.task_context.Data"]
     assert {one.num_groups for one in kept} == {0}
 
@@ -173,7 +173,7 @@ def test_jobs_of_more_than_a_thousand_tasks_are_sent_in_parts_and_cancelled_if_a
 
 def test_a_lost_answer_does_not_store_jobs_twice(driver: Driver, client: Client, monkeypatch: pytest.MonkeyPatch):
     """The client repeats the call with the same request key."""
-    transport = driver.client.api.transport
+    transport = driver.client.transport
     call, keys = transport.call, []
 
     def twice(method: str, path: str, **options: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from myrmidon.functions import values
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.ids import EPOCH_MS, IdSource, show_run, show_task
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
@@ -819,4 +820,4 @@ def test_nobody_and_no_account_are_tagged_none():
 def test_the_numbers_of_the_design_are_the_defaults():
     limits = DEFAULT_LIMITS
     assert (limits.nodes, limits.parents, limits.label_chars) == (100_000, 10_000, 255)
-    assert (limits.deadline_default_s, limits.value_inline_bytes) == (WEEK, 1024)
+    assert (limits.deadline_default_s, limits.value_inline_bytes) == (WEEK, values.INLINE_BYTES)

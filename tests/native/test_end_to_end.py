@@ -120,7 +120,7 @@ def test_what_a_function_submits_needs_the_machine_of_its_library(client: Client
         python_tasks.submits(1)
     job.wait()
     [added] = [one for one in client.job(job.id).tasks() if one.label == "submits/add"]
-    required = client.api.task(added.task_id).request.slices[0].properties["dimensions"]
+    required = client.task(added.task_id).request.slices[0].properties["dimensions"]
     assert required == {"pool": ["default"], **native.add.native.dimensions()}  # type: ignore[union-attr]
 
 
@@ -160,19 +160,19 @@ def a_node(package: str, code: str, **function: Any) -> dict[str, Any]:
 
 def test_a_graph_document_names_a_library_and_its_function(client: Client):
     packed = zip_files({"libsums.so": native.SUMS.read_bytes()})
-    client.api.missing_files({packed.digest: len(packed.data)})
-    client.api.upload_file(packed.digest, packed.data)
+    client.missing_files({packed.digest: len(packed.data)})
+    client.upload_file(packed.digest, packed.data)
     document = {"name": "document", "tasks": {"sum": a_node("libsums.so", packed.digest, language="cpp")}}
-    job = client.api.submit_job(document)
-    [outcome] = client.api.results([job.task_ids["sum"]], wait_s=60).results
+    job = client.submit_job(document)
+    [outcome] = client.results([job.task_ids["sum"]], wait_s=60).results
     assert msgpack.unpack(outcome.outputs[0].inline or b"") == 3
 
 
 def test_a_damaged_library_fails_its_task_and_nothing_else(client: Client):
     packed = zip_files({"libsums.so": b"not a library"})
-    client.api.upload_file(packed.digest, packed.data)
-    job = client.api.submit_job({"name": "bad", "tasks": {"sum": a_node("libsums.so", packed.digest)}})
-    [outcome] = client.api.results([job.task_ids["sum"]], wait_s=60).results
+    client.upload_file(packed.digest, packed.data)
+    job = client.submit_job({"name": "bad", "tasks": {"sum": a_node("libsums.so", packed.digest)}})
+    [outcome] = client.results([job.task_ids["sum"]], wait_s=60).results
     assert outcome.error is not None
     assert (outcome.state, outcome.error.type) == ("FAILED", "myrmidon.NotALibrary")
     assert client.submit(native.add, 1, 1).result() == 2

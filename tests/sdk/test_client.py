@@ -11,7 +11,6 @@ import pytest
 from msgspec.json import decode, encode
 
 from myrmidon.sdk.api import administration, caller, overview
-from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.client import Client
 from myrmidon.sdk.errors import CallFailed
 from myrmidon.sdk.jobs import Job
@@ -19,7 +18,7 @@ from myrmidon.sdk.transport import KEY_HEADER, Reply
 from myrmidon.server.calls import Route
 from myrmidon.server.facades import every_route
 
-API_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+CLIENT_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "submit_tasks": (([{}],), {}),
     "tasks": ((), {}),
     "tags": ((), {}),
@@ -107,16 +106,9 @@ API_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "shared_values": ((), {}),
     "session": ((), {}),
     "login_link": ((), {}),
+    "job": (("j",), {}),
     "query": (("tasks/list",), {"limit": 1}),
     "post": (("tasks/new", {}), {}),
-}
-
-
-CLIENT_CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-    "submit_job": (({},), {}),
-    "check_job": (({},), {}),
-    "job": (("j",), {}),
-    **{name: API_CALLS[name] for name in ("jobs", "tasks", "task", "wait", "cancel", "rerun", "log", "follow")},
 }
 
 
@@ -187,7 +179,6 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[Called]:
     named = {"external_id": "e"}
     calls = [
         *((getattr(client, name), given) for name, given in CLIENT_CALLS.items()),
-        *((getattr(client.api, name), given) for name, given in API_CALLS.items()),
         *((getattr(client.job("j"), name), given) for name, given in JOB_CALLS.items()),
         (client.submit_job, ((named,), {})),
     ]
@@ -215,9 +206,8 @@ def methods(kind: type) -> set[str]:
 
 def test_every_method_of_the_client_is_tried_here():
     of_functions = {"new_job", "submit", "map", "map_with", "share", "executor", "as_completed"}
-    without_calls = of_functions | {"close"}  # tests/sdk/test_new_job.py, tests/functions
+    without_calls = of_functions | {"close", "call"}  # tests/sdk/test_new_job.py, tests/functions
     assert methods(Client) - without_calls == set(CLIENT_CALLS)
-    assert methods(Api) - {"call"} == set(API_CALLS)
     assert methods(Job) == set(JOB_CALLS)
 
 

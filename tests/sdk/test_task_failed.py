@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from myrmidon import TaskFailed
-from myrmidon.sdk.api.calls import Api
+from myrmidon.sdk.client import Client
 from myrmidon.sdk.task_failed import task_failed
 from myrmidon.wire.functions import FunctionError
 from myrmidon.wire.values import TaskOutcome
@@ -38,7 +38,7 @@ def failed(error: dict[str, Any] | None, **fields: Any) -> TaskFailed:
         "task_id": "t1", "state": "FAILED", "reason": "exit_code", "bot_id": "b1", "run": "r1", "exit_code": 1,
         "outputs": [], "error": None if error is None else FunctionError(**error), **fields,
     }  # fmt: skip
-    return task_failed(TaskOutcome(**given), "label", cast("Api", Server()))
+    return task_failed(TaskOutcome(**given), "label", cast("Client", Server()))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from threading import Thread
 
 import pytest
 
-from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.api.tasks import MAX_BYTES_PER_CALL, MAX_TASKS_PER_CALL, batches
+from myrmidon.sdk.client import Client
 from myrmidon.sdk.errors import (
     CallFailed,
     Conflict,
@@ -49,8 +49,8 @@ def transport(url: str, clock: FakeTime | None = None, **more: object) -> Transp
     return Transport(url, "myr_secret", clock=clock or FakeTime(), **more)  # type: ignore[arg-type]
 
 
-def client(url: str, clock: FakeTime | None = None, **more: object) -> Api:
-    return Api(transport(url, clock, **more))
+def client(url: str, clock: FakeTime | None = None, **more: object) -> Client:
+    return Client(transport(url, clock, **more))
 
 
 def test_a_cut_reply_is_asked_for_again_with_the_same_key():
@@ -236,7 +236,7 @@ def test_the_token_goes_with_every_call_and_into_no_error():
 @pytest.mark.parametrize("token", ["myr_se\ncret", "myr_se\rcret", "myr_sécret", "myr_se\udcffcret"])
 def test_a_token_that_fits_into_no_header_is_refused_without_being_shown(token: str):
     with scripted(answer(200, NO_QUEUES)) as server:
-        caller = Api(Transport(server.url, token))
+        caller = Client(Transport(server.url, token))
         with pytest.raises(NotAllowed) as failed:
             caller.queues()
         assert server.seen == []
@@ -245,7 +245,7 @@ def test_a_token_that_fits_into_no_header_is_refused_without_being_shown(token: 
 
 def test_what_stands_around_a_token_is_no_part_of_it():
     with scripted(answer(200, NO_QUEUES)) as server:
-        Api(Transport(server.url, " myr_secret\r\n")).queues()
+        Client(Transport(server.url, " myr_secret\r\n")).queues()
     assert server.seen[0].headers["Authorization"] == "Bearer myr_secret"
 
 

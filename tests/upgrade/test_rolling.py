@@ -69,7 +69,7 @@ class Load(threading.Thread):
             while not self._over.wait(0.02):
                 text = f"task {len(self.promised)}"
                 properties = {"command": ["/bin/echo", text], "dimensions": {"pool": ["default"]}}
-                [answer] = self._client.api.submit_tasks([{"name": text, "slices": [{"properties": properties}]}])
+                [answer] = self._client.submit_tasks([{"name": text, "slices": [{"properties": properties}]}])
                 self.promised[str(answer.task_id)] = text
         except BaseException as error:
             self.failed.append(error)
@@ -83,7 +83,7 @@ class Load(threading.Thread):
         script = f"while [ ! -e {gate} ]; do echo . >&2; sleep 0.05; done; echo {gate.name}"
         properties = {"command": ["/bin/sh", "-c", script], "dimensions": {"pool": ["default"]}}
         request = {"name": gate.name, "priority": 20, "slices": [{"properties": properties}]}
-        task_id = str(self._client.api.submit_tasks([request])[0].task_id)
+        task_id = str(self._client.submit_tasks([request])[0].task_id)
         wait_for(lambda: self._client.task(task_id).result.state == "RUNNING", "a bot for the long task")
         self.promised[task_id] = gate.name
         return task_id
@@ -119,7 +119,7 @@ class Installation:
 
 
 def versions(client: Client) -> set[str]:
-    return {bot.version for bot in client.api.bots().bots if bot.alive}
+    return {bot.version for bot in client.bots().bots if bot.alive}
 
 
 def finished(client: Client, ids: list[str]) -> int:

@@ -49,7 +49,7 @@ def query(cli: CliContext, path: str | None, *, limit: int, list_methods: bool) 
     params: dict[str, Any] = {}
     for name, value in parse_qsl(query_string, keep_blank_values=True):
         params.setdefault(name, []).append(value)
-    reply = cli.api.query(path, **params)
+    reply = cli.client.query(path, **params)
     body = _decoded(reply)
     list_key = _list_key(body)
     if body is None:
@@ -69,12 +69,12 @@ def _join_pages(
     """
     rows, page_size = list(page[list_key]), len(page[list_key])
     if limit and page_size > limit and page.get("cursor"):
-        page = _decoded(cli.api.query(path, **{**params, "limit": limit})) or {}
+        page = _decoded(cli.client.query(path, **{**params, "limit": limit})) or {}
         rows = page.get(list_key, [])
     while page.get("cursor") and (not limit or len(rows) < limit):
         missing = limit - len(rows)
         smaller_page = {"limit": missing} if limit and missing < page_size else {}
-        page = _decoded(cli.api.query(path, **{**params, **smaller_page, "cursor": page["cursor"]})) or {}
+        page = _decoded(cli.client.query(path, **{**params, **smaller_page, "cursor": page["cursor"]})) or {}
         rows += page.get(list_key, [])
     return {**page, list_key: rows[:limit] if limit else rows}
 
@@ -86,7 +86,7 @@ def _list_key(body: Any) -> str | None:
 
 
 def _methods(cli: CliContext) -> list[dict[str, str]]:
-    document = _decoded(cli.api.query(_DISCOVERY))
+    document = _decoded(cli.client.query(_DISCOVERY))
     return [
         {"method": method["httpMethod"], "path": method["path"], "description": method["description"]}
         for resource in document["resources"].values()
@@ -110,7 +110,7 @@ def post(cli: CliContext, path: str, *, data: str | None, key: str | None) -> in
         body = json.loads(text) if text.strip() else None
     except ValueError as error:
         raise click.UsageError(f"The body is not valid JSON: {error}.") from None
-    reply = cli.api.post(path, body, key=key)
+    reply = cli.client.post(path, body, key=key)
     response = _decoded(reply)
     if response is None:
         _write(reply.data)

@@ -42,7 +42,7 @@ def bot_command(
     words += ["--slots", str(slots)] if slots is not None else []
     words += [word for private in server_discovery.private_folders() for word in ("--hide", str(private))]
     zipped = _zip_with_credential(cli, folder)
-    first_zip.write_bytes(zipped or cli.api.bot_zip())
+    first_zip.write_bytes(zipped or cli.client.bot_zip())
     if zipped is None:
         pools = [value for key, value in dimensions if key == "pool"]
         token = _new_token(cli, bot_id, (pools or [pool or stored.get("pool") or "default"])[-1])
@@ -63,7 +63,7 @@ def _zip_with_credential(cli: CliContext, folder: Path) -> bytes | None:
     """The zip, downloaded with the bot's own credential; None if it has none that is valid."""
     try:
         credential = (folder / "credential").read_text().strip()
-        return CliContext(cli.endpoint.addresses, credential, as_json=False).api.bot_zip() if credential else None
+        return CliContext(cli.endpoint.addresses, credential, as_json=False).client.bot_zip() if credential else None
     except (OSError, NotAllowed):
         return None
 
@@ -71,7 +71,7 @@ def _zip_with_credential(cli: CliContext, folder: Path) -> bytes | None:
 def _new_token(cli: CliContext, bot_id: str, pool: str) -> str | None:
     """A token that introduces this bot, once. A caller that may not create one passes its own on."""
     try:
-        created = cli.api.create_token(
+        created = cli.client.create_token(
             f"bot {bot_id}"[:256],
             role="bot-bootstrap",
             bot_ids=bot_id,

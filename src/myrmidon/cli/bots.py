@@ -18,8 +18,7 @@ from myrmidon.cli.request_options import Duration, Id, Pair
 from myrmidon.cli.tokens import bootstrap_command
 
 if TYPE_CHECKING:
-    from myrmidon.wire.bots import BotChanged, BotSummary
-    from myrmidon.wire.fields import Done
+    from myrmidon.wire.bots import BotSummary
 
 _BOT_ARGUMENT = click.argument("bot_id", metavar="BOT", type=Id())
 _STATES = ("alive", "dead", "silent", "idle", "busy", "draining", "quarantined", "maintenance")
@@ -49,11 +48,9 @@ def bots(cli: CliContext, dimensions: tuple[tuple[str, str], ...], state: str | 
     `myrmidon bot show BOT` shows all of them.
     """
     filters = [f"{key}:{value}" for key, value in dimensions]
-    listing = fetch_pages(cli.api.bots, "bots", limit, dimension=filters, state=state)
-    if cli.as_json:
-        output.print_struct(listing)
-        return
-    output.table(
+    listing = fetch_pages(cli.client.bots, "bots", limit, dimension=filters, state=state)
+    cli.table(
+        listing,
         ("bot", "state", "pool", "os", "seen", "runs", "details"),
         [_row(bot) for bot in listing.bots],
         empty="No matching bots." if dimensions or state else _NO_BOTS,
@@ -107,10 +104,9 @@ def bot() -> None:
 @connected
 def show_bot(cli: CliContext, bot_id: str, events: int) -> None:
     """Show a bot, its current runs and its latest events."""
-    bot = cli.api.bot(bot_id)
-    latest = cli.api.bot_events(bot_id, limit=events).events if events else []
-    if cli.as_json:
-        output.print_json({**output.as_json(bot), "events": output.as_json(latest)})
+    bot = cli.client.bot(bot_id)
+    latest = cli.client.bot_events(bot_id, limit=events).events if events else []
+    if cli.prints({**output.as_json(bot), "events": output.as_json(latest)}):
         return
     output.fields(
         [
@@ -138,8 +134,8 @@ def show_bot(cli: CliContext, bot_id: str, events: int) -> None:
 @connected
 def drain(cli: CliContext, bot_id: str, *, undo: bool) -> None:
     """Give a bot no new tasks; its current run continues."""
-    answer = cli.api.drain(bot_id, draining=not undo)
-    _print_result(cli, answer, f"Bot {bot_id} {'gets tasks again' if undo else 'gets no new tasks'}.")
+    answer = cli.client.drain(bot_id, draining=not undo)
+    cli.tell(answer, f"Bot {bot_id} {'gets tasks again' if undo else 'gets no new tasks'}.")
 
 
 @bot.command()
@@ -149,8 +145,8 @@ def drain(cli: CliContext, bot_id: str, *, undo: bool) -> None:
 @connected
 def quarantine(cli: CliContext, bot_id: str, reason: str, *, undo: bool) -> None:
     """Give a bot no tasks until its quarantine is ended."""
-    answer = cli.api.quarantine(bot_id, None if undo else reason)
-    _print_result(cli, answer, f"Bot {bot_id} {'is no longer' if undo else 'is'} quarantined.")
+    answer = cli.client.quarantine(bot_id, None if undo else reason)
+    cli.tell(answer, f"Bot {bot_id} {'is no longer' if undo else 'is'} quarantined.")
 
 
 @bot.command()
@@ -160,14 +156,12 @@ def quarantine(cli: CliContext, bot_id: str, reason: str, *, undo: bool) -> None
 @connected
 def terminate(cli: CliContext, bot_id: str, reason: str, *, wait: bool) -> None:
     """Make a bot exit after its current run. It gets a task for that."""
-    answer = cli.api.terminate(bot_id, reason=reason)
+    answer = cli.client.terminate(bot_id, reason=reason)
     task_id = answer.task_id
     if wait and task_id is not None:
         for _ in as_they_end(cli, [task_id], None):
             pass
-    _print_result(
-        cli, answer, f"Bot {bot_id} {'has ended' if wait else 'exits after its current run'} (task {task_id})."
-    )
+    cli.tell(answer, f"Bot {bot_id} {'has ended' if wait else 'exits after its current run'} (task {task_id}).")
 
 
 @bot.command()
@@ -180,7 +174,7 @@ def delete(cli: CliContext, bot_id: str, *, force: bool) -> None:
     If it connects again, it needs a bootstrap token like a new bot. A bot that is alive is deleted with --force only:
     `bot terminate` ends it.
     """
-    _print_result(cli, cli.api.delete_bot(bot_id, force=force), f"Bot {bot_id} is deleted.")
+    cli.tell(cli.client.delete_bot(bot_id, force=force), f"Bot {bot_id} is deleted.")
 
 
 @bot.command()
@@ -192,14 +186,7 @@ def revoke(cli: CliContext, bot_id: str) -> None:
     The bot is rejected at once. Its runs end with their leases, because their commands may go on until then. To use
     the bot again, start it with a new token: see `bot invite`.
     """
-    _print_result(cli, cli.api.revoke_bot(bot_id), f"The credentials of bot {bot_id} are revoked.")
-
-
-def _print_result(cli: CliContext, answer: BotChanged | Done, sentence: str) -> None:
-    if cli.as_json:
-        output.print_struct(answer)
-    else:
-        output.echo(sentence)
+    cli.tell(cli.client.revoke_bot(bot_id), f"The credentials of bot {bot_id} are revoked.")
 
 
 # -- starting bots -------------------------------------------------------------------------------------------
@@ -230,9 +217,9 @@ def invite(
     The machine needs curl and Python 3.8 or newer. The command contains a new token that can only introduce such bots;
     `myrmidon token revoke` revokes it. A bot whose id a group's prefix trusts needs --group, or --id with that prefix.
     """
-    info = cli.api.server()
+    info = cli.client.server()
     server = info.public_url or cli.endpoint.server
-    created = cli.api.create_token(
+    created = cli.client.create_token(
         "invited bots",
         role="bot-bootstrap",
         expires_in_s=expires,
@@ -243,8 +230,7 @@ def invite(
     )
     bot_id = bot_ids if bot_ids and not bot_ids.endswith("*") else None
     command = bootstrap_command(server, created.token or "", pool=pool, bot_id=bot_id, dimensions=dimensions)
-    if cli.as_json:
-        output.print_json({**output.as_json(created), "command": command})
+    if cli.prints({**output.as_json(created), "command": command}):
         return
     output.echo(command)
     until = output.local_time(created.expires_at)

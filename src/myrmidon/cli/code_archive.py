@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def fetch_code(cli: CliContext, digest: str, group: str) -> Iterator[zipfile.ZipFile]:
     """The zip; ClickException if a bot would refuse it."""
     try:
-        with open_code(cli.api.file(digest, group=group)) as archive:
+        with open_code(cli.client.file(digest, group=group)) as archive:
             yield archive
     except BadCode as error:
         raise click.ClickException(f"The code {digest[:12]} cannot be used: {error}.") from None

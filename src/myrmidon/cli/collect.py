@@ -75,7 +75,7 @@ def _has_unknown_tasks(cli: CliContext, ids: Sequence[str]) -> bool:
 
     try:
         for start in range(0, len(ids), MAX_TASKS_PER_WAIT):
-            cli.api.wait(ids[start : start + MAX_TASKS_PER_WAIT], all_of=True, wait_s=0)
+            cli.client.wait(ids[start : start + MAX_TASKS_PER_WAIT], all_of=True, wait_s=0)
     except NotFound:
         return True
     return False
@@ -186,16 +186,16 @@ def as_they_end(cli: CliContext, task_ids: list[str], timeout: float | None) -> 
     from myrmidon.sdk.wait_reasons import WaitReasons
 
     pending = list(task_ids)
-    reasons = WaitReasons(cli.api)
+    reasons = WaitReasons(cli.client)
     until = None if timeout is None else time.monotonic() + timeout
     while pending:
         remaining_s = None if until is None else max(0.0, until - time.monotonic())
         longest_s = min(MAX_WAIT_S, max(1, round(reasons.due_in())))
         wait_s = longest_s if remaining_s is None else min(longest_s, round(remaining_s))
-        states = cli.api.wait(pending[:MAX_TASKS_PER_WAIT], wait_s=wait_s, within_s=remaining_s).tasks
+        states = cli.client.wait(pending[:MAX_TASKS_PER_WAIT], wait_s=wait_s, within_s=remaining_s).tasks
         ended = [task.task_id for task in states if task.final]
         for task_id in ended:
-            yield cli.api.task(task_id)
+            yield cli.client.task(task_id)
         pending = [task_id for task_id in pending if task_id not in ended]
         if not ended and until is not None and time.monotonic() >= until:
             return

@@ -5,7 +5,7 @@ urllib3 is imported with the first call, so that `--help` starts quickly.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +16,6 @@ from myrmidon.sdk import server_discovery
 from myrmidon.sdk.server_discovery import Endpoint
 
 if TYPE_CHECKING:
-    from myrmidon.sdk.api.calls import Api
     from myrmidon.sdk.client import Client
     from myrmidon.wire.bots import BotList
     from myrmidon.wire.queues import PoolList, QueueList
@@ -88,9 +87,21 @@ class CliContext:
         advice = endpoint.how_to_log_in
         return Client(Transport(endpoint.addresses, endpoint.token, on_retry=output.note, how_to_log_in=advice))
 
-    @property
-    def api(self) -> Api:
-        return self.client.api
+    def prints(self, answer: object) -> bool:
+        """Print an answer of the server as JSON if --json was given; whether it was."""
+        if self.as_json:
+            output.print_struct(answer)
+        return self.as_json
+
+    def tell(self, answer: object, sentence: str) -> None:
+        """Print what was done: an answer as JSON, or a sentence."""
+        if not self.prints(answer):
+            output.echo(sentence)
+
+    def table(self, answer: object, titles: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
+        """Print a list: an answer as JSON, or its rows as a table."""
+        if not self.prints(answer):
+            output.table(titles, rows, empty=empty)
 
 
 def connected(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -72,7 +72,7 @@ def _findings(cli: CliContext) -> Iterator[Finding]:
         return
     before = time.time()
     try:
-        info = cli.api.server()
+        info = cli.client.server()
     except CallFailed as error:
         yield _token_problem(cli, error)
         return
@@ -92,7 +92,7 @@ def _server(cli: CliContext) -> Finding:
     endpoint = cli.endpoint
     address = f"{endpoint.server} (from {endpoint.server_source})"
     try:
-        cli.api.readiness(within_s=_READY_WITHIN_S)
+        cli.client.readiness(within_s=_READY_WITHIN_S)
     except CallFailed as error:
         if error.code == "unauthorized":
             return Finding("server", "ok", f"{address} answers.")  # the token is checked next
@@ -133,12 +133,12 @@ def _retention(wait: int) -> Finding:
 
 
 def _servers(cli: CliContext) -> Finding:
-    alive = sum(server.alive for server in cli.api.servers().servers)
+    alive = sum(server.alive for server in cli.client.servers().servers)
     return Finding("servers", "ok", f"{output.plural(alive, 'server')} alive.")
 
 
 def _bots(cli: CliContext) -> Finding:
-    bots = fetch_pages(cli.api.bots, "bots", 10_000).bots
+    bots = fetch_pages(cli.client.bots, "bots", 10_000).bots
     alive = [bot for bot in bots if bot.alive]
     if not alive:
         message = "All bots are dead." if bots else "There are no bots."
@@ -155,7 +155,7 @@ def _bots(cli: CliContext) -> Finding:
 
 def _lost_runs(cli: CliContext) -> Finding:
     """Runs of bots that send nothing: their tasks are still shown as running."""
-    bots = fetch_pages(cli.api.bots, "bots", 10_000, state="busy").bots
+    bots = fetch_pages(cli.client.bots, "bots", 10_000, state="busy").bots
     lost = [bot for bot in bots if bot.status in ("dead", "silent") and bot.runs]
     if not lost:
         return Finding("runs", "ok", "No dead bot holds a run.")
@@ -166,7 +166,7 @@ def _lost_runs(cli: CliContext) -> Finding:
 
 def _releases(cli: CliContext) -> Finding:
     """Reverted releases of the bot. One that is newer than the active one means that bots run an older version."""
-    releases = cli.api.releases().releases
+    releases = cli.client.releases().releases
     reverted = [release for release in releases if release.state == "bad"]
     if not reverted:
         return Finding("releases", "ok", "No release of the bot was reverted.")
@@ -184,7 +184,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _queues(cli: CliContext) -> Finding:
-    queues = fetch_pages(cli.api.queues, "queues", 10_000).queues
+    queues = fetch_pages(cli.client.queues, "queues", 10_000).queues
     waiting = sum(queue.num_ready for queue in queues)
     stuck = sum(queue.num_ready for queue in queues if not queue.num_bots)
     if stuck:
@@ -195,7 +195,7 @@ def _queues(cli: CliContext) -> Finding:
 
 def _sinks(cli: CliContext) -> Finding:
     """Receivers of messages that are behind; tasks are not affected."""
-    notes = [note for note in cli.api.readiness().notes if not note.startswith(_MAINTENANCE)]
+    notes = [note for note in cli.client.readiness().notes if not note.startswith(_MAINTENANCE)]
     if notes:
         advice = "check the receiver, and the server's log for `sink is unavailable`; tasks run meanwhile."
         return Finding("messages", "warning", f"{'; '.join(notes)}.", advice)
@@ -204,7 +204,7 @@ def _sinks(cli: CliContext) -> Finding:
 
 def _maintenance(cli: CliContext) -> Finding:
     """What the server does by itself, such as cancelling the tasks of a large job; tasks run meanwhile."""
-    notes = [note for note in cli.api.readiness().notes if note.startswith(_MAINTENANCE)]
+    notes = [note for note in cli.client.readiness().notes if note.startswith(_MAINTENANCE)]
     if notes:
         advice = "see `myrmidon_maintenance_*` on /metrics, and the server's log."
         return Finding("upkeep", "warning", f"{notes[0].capitalize()}.", advice)

@@ -19,7 +19,7 @@ SCRIPTS = "scripts"
 @connected
 def show(cli: CliContext, name: str | None) -> None:
     """List the files of the active configuration, or print one of them."""
-    active = cli.api.config()
+    active = cli.client.config()
     if name is not None:
         _print_text(_text_of(cli, name))
     elif cli.as_json:
@@ -45,14 +45,14 @@ def put(cli: CliContext, files: tuple[Path, ...], removed: tuple[str, ...], dry_
     """
     if not files and not removed:
         raise click.UsageError("Name at least one file.")
-    active = cli.api.config()
+    active = cli.client.config()
     change: dict[str, str | None] = {_name_of(path): path.read_text() for path in files}
     change.update(dict.fromkeys(removed))
-    cli.api.change_config(change, base=active.version, dry_run=True)
+    cli.client.change_config(change, base=active.version, dry_run=True)
     if not cli.as_json:
         for name, text in change.items():
             _show_difference(name, _text_of(cli, name) if name in active.files else "", text or "")
-    done = cli.api.change_config(change, base=active.version, dry_run=dry_run)
+    done = cli.client.change_config(change, base=active.version, dry_run=dry_run)
     if cli.as_json:
         output.print_struct(done)
     elif dry_run:
@@ -77,7 +77,7 @@ def _name_of(path: Path) -> str:
 
 
 def _text_of(cli: CliContext, name: str) -> str:
-    return cli.api.config_history(name, limit=1).versions[0].content or ""
+    return cli.client.config_history(name, limit=1).versions[0].content or ""
 
 
 def _show_difference(name: str, before: str, after: str) -> None:

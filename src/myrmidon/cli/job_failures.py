@@ -54,7 +54,7 @@ class FailureReporter:
         if task.state not in ("EXPIRED", "NO_RESOURCE"):
             return []
         try:
-            return [capacity] if (capacity := self._cli.api.why(task.task_id).capacity) else []
+            return [capacity] if (capacity := self._cli.client.why(task.task_id).capacity) else []
         except CallFailed:
             return []
 

@@ -77,7 +77,7 @@ def _follow_job(cli: CliContext, job: Job, pattern: str | None, states: Sequence
     """Follow every run that is seen; one that another run has replaced before the next look is not."""
     from myrmidon.sdk.wait_reasons import WaitReasons  # late, for startup time
 
-    changes, seen, followers, reasons = JobChanges(job), set[str](), Followers(cli), WaitReasons(cli.api)
+    changes, seen, followers, reasons = JobChanges(job), set[str](), Followers(cli), WaitReasons(cli.client)
     while True:
         waited = job.poll(wait_s=1.0, reasons=reasons)
         for task in changes.read(state=states, label=pattern):
@@ -138,7 +138,7 @@ class Followers:
             self._lines.note(task.label, describe_end_on_bot(task))
             return
         parts = (WholeLines(), WholeLines())
-        for chunk in self._cli.api.follow(source):
+        for chunk in self._cli.client.follow(source):
             if isinstance(chunk, Ended):
                 self._lines.write(task.label, 0, parts[0].rest())
                 self._lines.write(task.label, 1, parts[1].rest())
@@ -149,7 +149,7 @@ class Followers:
                 self._lines.write(task.label, chunk.stream, parts[chunk.stream].feed(chunk.data))
 
     def _error_lines(self, task_id: str) -> list[bytes]:
-        run = deciding_run(self._cli.api.task(task_id))
+        run = deciding_run(self._cli.client.task(task_id))
         return [output.render(line, colour=False).encode() for line in error_lines(run.error if run else None)]
 
 

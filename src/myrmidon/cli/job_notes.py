@@ -25,11 +25,8 @@ def annotate(cli: CliContext, task_id: str, file: str) -> None:
 
     It replaces an earlier one; an empty file removes it.
     """
-    answer = cli.api.annotate(job_refs.task_id(cli, task_id), _read(file))
-    if cli.as_json:
-        output.print_struct(answer)
-    else:
-        output.echo(f"Annotated {task_id}.")
+    answer = cli.client.annotate(job_refs.task_id(cli, task_id), _read(file))
+    cli.tell(answer, f"Annotated {task_id}.")
 
 
 def _read(file: str) -> str:
@@ -87,7 +84,4 @@ def delete(cli: CliContext, name: str, text_name: str) -> None:
 
 def _change(cli: CliContext, name: str, text_name: str, value: str | None) -> None:
     values = handle(cli, name).set_meta(text_name, value)
-    if cli.as_json:
-        output.print_json(values)
-    else:
-        output.echo(f"{text_name} is {'deleted' if value is None else 'set'}.")
+    cli.tell(values, f"{text_name} is {'deleted' if value is None else 'set'}.")

@@ -36,8 +36,7 @@ _FAILED_COLOUR: Final = "#c62828"
 def tree(cli: CliContext, name: str, *, everything: bool) -> None:
     """Show the tasks of a job as a tree. Each is below its deepest parent; a large job is shown in groups."""
     the_job = handle(cli, name)
-    if cli.as_json:
-        output.print_struct(list(the_job.tasks()))
+    if cli.prints(list(the_job.tasks())):
         return
     info = the_job.info()
     if info.num_tasks > MAX_TREE and not everything:
@@ -67,8 +66,7 @@ def tree(cli: CliContext, name: str, *, everything: bool) -> None:
 def graph(cli: CliContext, name: str, kind: str) -> None:
     """Draw the graph of a job. A large one is drawn in groups."""
     drawn = handle(cli, name).graph(max_nodes=5_000)
-    if cli.as_json:
-        output.print_struct(drawn)
+    if cli.prints(drawn):
         return
     nodes, edges = _drawing(drawn)
     output.echo_lines({"dot": _dot, "mermaid": _mermaid, "svg": _svg}[kind](nodes, edges))

@@ -94,7 +94,7 @@ def _follow(cli: CliContext, job: Job, report: Callable[[wire.JobTask], None]) -
     from myrmidon.sdk.wait_reasons import WaitReasons  # late, for startup time
 
     changes = JobChanges(job)
-    reasons = WaitReasons(cli.api)
+    reasons = WaitReasons(cli.client)
     pace, wait_s = _Pace(), 0.0
     while True:
         waited = job.poll(wait_s=wait_s, reasons=reasons)
@@ -130,7 +130,7 @@ def _show_live(cli: CliContext, job: Job, reporter: FailureReporter) -> wire.Job
 
     console = Console(highlight=False)
     view = _View(job)
-    reasons = WaitReasons(cli.api)
+    reasons = WaitReasons(cli.client)
     pace, wait_s = _Pace(), 0.0
 
     def shown(lines: Sequence[str]) -> Text:

@@ -34,7 +34,7 @@ def why(cli: CliContext, name: str) -> None:
     """
     job = handle(cli, name)
     info = job.info()
-    failures, unreachable = cli.api.job_failures(info.job_id), job.unreachable()
+    failures, unreachable = cli.client.job_failures(info.job_id), job.unreachable()
     waiting = _waiting(cli, job, info)
     if cli.as_json:
         facts = {"job_id": info.job_id, "state": info.state, "counts": info.counts, "failures": failures.groups}
@@ -76,4 +76,4 @@ def _waiting(cli: CliContext, job: Job, info: wire.JobInfo) -> dict[str, str]:
     tasks = list(job.tasks(state=["READY"], limit=_READY_SHOWN)) if info.counts.get("READY") else []
     if not tasks and not info.counts.get("RUNNING") and info.ended_at is None:
         tasks = [task for task in job.tasks(state=["WAITING"]) if task.held][:_READY_SHOWN]
-    return {task.label: cli.api.why(task.task_id).summary for task in tasks}
+    return {task.label: cli.client.why(task.task_id).summary for task in tasks}

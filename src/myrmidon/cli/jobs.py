@@ -49,8 +49,7 @@ def jobs(
     """List jobs, newest first."""
     start = None if since is None else max(0, int((time.time() - since) * 1e6))
     page = cli.client.jobs(state=list(states), tag=list(tags), start=start, limit=limit, **filters)
-    if cli.as_json:
-        output.print_struct(page)
+    if cli.prints(page):
         return
     titles = ("job", "state", "tasks", "failed", "created", "duration", "name")
     output.table(titles, [_row(job) for job in page.jobs], empty="No jobs.")
@@ -158,10 +157,7 @@ def check(cli: CliContext, file: str, pairs: Sequence[tuple[str, str]], group: s
 def extend(cli: CliContext, name: str, file: str, pairs: Sequence[tuple[str, str]]) -> None:
     """Add the tasks of a document to a running job. Tasks that it already has are skipped."""
     extended = handle(cli, name).extend(read_document(file), parameters=parse_parameters(pairs))
-    if cli.as_json:
-        output.print_struct(extended)
-    else:
-        output.echo(f"Added {output.plural(extended.num_new, 'task')} to job {extended.job_id}.")
+    cli.tell(extended, f"Added {output.plural(extended.num_new, 'task')} to job {extended.job_id}.")
 
 
 # ---------------------------------------------------------------- show
@@ -173,8 +169,7 @@ def extend(cli: CliContext, name: str, file: str, pairs: Sequence[tuple[str, str
 def show(cli: CliContext, name: str) -> None:
     """Show the state of a job, its tasks, and its first failure."""
     info = handle(cli, name).info()
-    if cli.as_json:
-        output.print_struct(info)
+    if cli.prints(info):
         return
     failure = info.first_failure
     output.fields(
@@ -235,8 +230,7 @@ def result(cli: CliContext, name: str) -> int:
 def timing(cli: CliContext, name: str, limit: int) -> None:
     """Show how long the tasks of a job ran and waited. The slowest come first."""
     tasks = sorted(handle(cli, name).tasks(), key=lambda task: task.duration_s or 0.0, reverse=True)
-    if cli.as_json:
-        output.print_struct(tasks[:limit])
+    if cli.prints(tasks[:limit]):
         return
     rows = [
         (
@@ -255,10 +249,7 @@ def timing(cli: CliContext, name: str, limit: int) -> None:
 
 
 def _print_change(cli: CliContext, changed: JobChanged, text: str) -> None:
-    if cli.as_json:
-        output.print_struct(changed)
-    else:
-        output.echo(f"Job {changed.job_id} {text}.")
+    cli.tell(changed, f"Job {changed.job_id} {text}.")
 
 
 @job.command()
@@ -351,7 +342,4 @@ def delete(cli: CliContext, name: str) -> None:
     """Delete an ended job with its tasks and their output."""
     the_job = handle(cli, name)
     the_job.delete()
-    if cli.as_json:
-        output.print_json({"job_id": the_job.id, "deleted": True})
-    else:
-        output.echo(f"Job {the_job.id} is being deleted.")
+    cli.tell({"job_id": the_job.id, "deleted": True}, f"Job {the_job.id} is being deleted.")

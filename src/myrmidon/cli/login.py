@@ -28,7 +28,7 @@ def login(server: str, *, as_json: bool) -> None:
         raise click.UsageError(f"No token given; {_ANOTHER}")
     cli = CliContext(server, token, as_json=as_json)
     try:
-        info = cli.api.server()
+        info = cli.client.server()
     except NotAllowed as error:
         raise NotAllowed(error.message, code=error.code, advice=_ANOTHER) from None
     file = server_discovery.write_config(cli.endpoint.addresses, token)

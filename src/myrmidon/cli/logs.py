@@ -76,7 +76,7 @@ def print_log(cli: CliContext, task_id: str, *, run: int | None = None, stream: 
     printer = LogPrinter(cli)
     for number, name in enumerate(("stdout", "stderr")):
         if stream in ("both", name):
-            for data in cli.api.log(task_id, run=run, stream=name):
+            for data in cli.client.log(task_id, run=run, stream=name):
                 printer.write(task_id, number, data)
     printer.finish()
 
@@ -84,7 +84,7 @@ def print_log(cli: CliContext, task_id: str, *, run: int | None = None, stream: 
 def log_tail_lines(cli: CliContext, task_id: str) -> list[str]:
     """The last lines of a task's log, each after ``|``; none if it cannot be read."""
     try:
-        tail = cli.api.log_tail(task_id)
+        tail = cli.client.log_tail(task_id)
     except CallFailed:
         return []
     return [f"| {line}" for line in tail.decode(errors="replace").splitlines()[-LAST_LINES:]]

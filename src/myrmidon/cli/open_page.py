@@ -23,10 +23,9 @@ def open_page(cli: CliContext, path: str, *, print_only: bool) -> None:
     """
     if not path.startswith("/"):
         raise click.UsageError(f"PATH must begin with a slash: /{path}")
-    link = cli.client.api.login_link(path)
+    link = cli.client.login_link(path)
     url = page_url(cli.endpoint.server, link.path)
-    if cli.as_json:
-        output.print_json({"url": url, "expires_at": link.expires_at})
+    if cli.prints({"url": url, "expires_at": link.expires_at}):
         return
     output.echo(url)
     if not print_only and _has_browser():

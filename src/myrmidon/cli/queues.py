@@ -14,9 +14,8 @@ _MAX_ROWS = 10_000
 @connected
 def queues(cli: CliContext) -> None:
     """List waiting tasks by dimensions, with the number of bots that can run them."""
-    listing = fetch_pages(cli.api.queues, "queues", _MAX_ROWS)
-    if cli.as_json:
-        output.print_struct(listing)
+    listing = fetch_pages(cli.client.queues, "queues", _MAX_ROWS)
+    if cli.prints(listing):
         return
     output.table(
         ("ready", "oldest", "bots", "group", "dimensions"),
@@ -40,11 +39,9 @@ def queues(cli: CliContext) -> None:
 @connected
 def pools(cli: CliContext) -> None:
     """List pools and their task order."""
-    listing = fetch_pages(cli.api.pools, "pools", _MAX_ROWS)
-    if cli.as_json:
-        output.print_struct(listing)
-        return
-    output.table(
+    listing = fetch_pages(cli.client.pools, "pools", _MAX_ROWS)
+    cli.table(
+        listing,
         ("pool", "bots", "order", "ageing"),
         [
             (

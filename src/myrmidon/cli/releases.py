@@ -23,11 +23,9 @@ def releases(ctx: click.Context, cli: CliContext) -> None:
     """List the releases of the bot, newest first. `releases revert DIGEST` reverts one, `releases allow` ends that."""
     if ctx.invoked_subcommand is not None:
         return
-    listing = cli.api.releases()
-    if cli.as_json:
-        output.print_struct(listing)
-        return
-    output.table(
+    listing = cli.client.releases()
+    cli.table(
+        listing,
         ("release", "state", "since", "servers", "failures", "by", "why"),
         [_row(release) for release in listing.releases],
         empty="No releases yet.",
@@ -55,11 +53,8 @@ def _row(release: ReleaseInfo) -> tuple[Any, ...]:
 @connected
 def revert(cli: CliContext, digest: str, reason: str) -> None:
     """Revert a release. Bots return to the previous one, and none updates to this one until it is allowed again."""
-    reverted = cli.api.revert_release(_full_digest(cli, digest), reason=reason)
-    if cli.as_json:
-        output.print_struct(reverted)
-        return
-    output.echo(f"Release {reverted.digest[:_SHOWN_DIGITS]} is {reverted.state}; bots no longer update to it.")
+    reverted = cli.client.revert_release(_full_digest(cli, digest), reason=reason)
+    cli.tell(reverted, f"Release {reverted.digest[:_SHOWN_DIGITS]} is {reverted.state}; bots no longer update to it.")
 
 
 @releases.command()
@@ -71,16 +66,13 @@ def allow(cli: CliContext, digest: str, reason: str) -> None:
 
     A bot that failed with it tries it again after an hour.
     """
-    allowed = cli.api.allow_release(_full_digest(cli, digest), reason=reason)
-    if cli.as_json:
-        output.print_struct(allowed)
-        return
-    output.echo(f"Release {allowed.digest[:_SHOWN_DIGITS]} is {allowed.state}.")
+    allowed = cli.client.allow_release(_full_digest(cli, digest), reason=reason)
+    cli.tell(allowed, f"Release {allowed.digest[:_SHOWN_DIGITS]} is {allowed.state}.")
 
 
 def _full_digest(cli: CliContext, digest: str) -> str:
     """The digest of the release that begins with these digits."""
-    releases = cli.api.releases().releases
+    releases = cli.client.releases().releases
     matches = [release.digest for release in releases if release.digest.startswith(digest)]
     if len(matches) > 1:
         raise click.UsageError(f"{len(matches)} releases begin with {digest!r}; give more digits.")

@@ -35,7 +35,7 @@ def interpreter_for(cli: CliContext, task: TaskInfo, call: FunctionCall, root: P
     python = root / _VENV / "bin" / "python"
     if not python.exists():
         try:
-            lines = parse_document(cli.api.file(call.environment, group=task.group))
+            lines = parse_document(cli.client.file(call.environment, group=task.group))
         except BadRequirements as error:
             raise click.ClickException(str(error)) from None
         _build(root, lines, call.python)

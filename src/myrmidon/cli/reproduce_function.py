@@ -32,7 +32,7 @@ _BUILTINS = "myrmidon.executor.builtins"
 
 def run_function(cli: CliContext, task: TaskInfo, folder: str | None, *, debug: bool, to_stderr: bool) -> int:
     """Call the function of a task here; the exit code. Without ``folder`` a temporary one is used and removed."""
-    call = cli.api.function_call(task.task_id)
+    call = cli.client.function_call(task.task_id)
     if call.package_name == _BUILTINS:
         raise click.UsageError(f"{call.func_name} is a part of Myrmidon that needs its job; it cannot run here.")
     if call.language != PYTHON:
@@ -107,5 +107,5 @@ def _fetch(cli: CliContext, value: CallValue, root: Path) -> str:
         raise click.UsageError(f"The value {value.value_id} does not exist: a task that produces it has not succeeded.")
     path = root / f"value-{value.value_id}"
     if not path.exists():
-        path.write_bytes(cli.api.value(value.value_id).data)
+        path.write_bytes(cli.client.value(value.value_id).data)
     return str(path)

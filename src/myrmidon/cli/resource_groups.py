@@ -23,9 +23,8 @@ def resource_group() -> None:
 @connected
 def create(cli: CliContext, name: str) -> None:
     """Create a resource group."""
-    created = cli.api.create_group(name)
-    if cli.as_json:
-        output.print_struct(created)
+    created = cli.client.create_group(name)
+    if cli.prints(created):
         return
     output.echo(f"Resource group {created.name} is created.")
     output.note(f"to let somebody use it: myrmidon token create SOMEBODY --group {created.name}")
@@ -35,11 +34,9 @@ def create(cli: CliContext, name: str) -> None:
 @connected
 def list_groups(cli: CliContext) -> None:
     """List resource groups."""
-    listing = fetch_pages(cli.api.groups, "groups", 10_000)
-    if cli.as_json:
-        output.print_struct(listing)
-        return
-    output.table(
+    listing = fetch_pages(cli.client.groups, "groups", 10_000)
+    cli.table(
+        listing,
         ("name", "created", "state"),
         [
             (group.name, output.local_time(group.created_at), "being deleted" if group.deleting else "")
@@ -54,9 +51,8 @@ def list_groups(cli: CliContext) -> None:
 @connected
 def show(cli: CliContext, name: str) -> None:
     """Show the jobs, tasks, shared values and files of a resource group."""
-    found = cli.api.group(name)
-    if cli.as_json:
-        output.print_struct(found)
+    found = cli.client.group(name)
+    if cli.prints(found):
         return
     output.fields([("resource group", found.name), *_lines(found)])
 
@@ -89,9 +85,6 @@ def delete(cli: CliContext, name: str, force: bool) -> None:
 
     These are its jobs, tasks, logs, files and references to shared values.
     """
-    cli.api.group(name)  # a repeated deletion succeeds, and so would that of a group that never existed
-    answer = cli.api.delete_group(name, force=force)
-    if cli.as_json:
-        output.print_struct(answer)
-        return
-    output.echo(f"Resource group {name} is being deleted.")
+    cli.client.group(name)  # a repeated deletion succeeds, and so would that of a group that never existed
+    answer = cli.client.delete_group(name, force=force)
+    cli.tell(answer, f"Resource group {name} is being deleted.")

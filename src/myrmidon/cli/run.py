@@ -56,7 +56,7 @@ def run(cli: CliContext, **options: Any) -> int:
         standard_input.warn_if_ignored()
     with _confirm_ctrl_c(cli, task.task_id):
         follow_log(cli, task.deduped_from or task.task_id)
-        ended = cli.api.task(task.task_id)
+        ended = cli.client.task(task.task_id)
     if cli.as_json:
         output.print_struct(ended)
     else:
@@ -123,7 +123,7 @@ def _refuse_request_options() -> None:
 def _submit(cli: CliContext, command: Sequence[str], **options: Any) -> TaskAnswer:
     """Submit one task. Raises the server's error, with the options that it is about."""
     request, group = build_request(command, **options)
-    [answer] = cli.api.submit_tasks([request], group=group)
+    [answer] = cli.client.submit_tasks([request], group=group)
     if answer.error is not None:
         error = error_for_item(answer.error)
         error.problems = with_options(error.problems)
@@ -174,7 +174,7 @@ def _write_stderr(text: str) -> None:
 def _cancel(cli: CliContext, task_id: str) -> None:
     """Runs in a thread: the main thread is following the log, where it sees the task end."""
     try:
-        cli.api.cancel(task_id, kill_running=True)
+        cli.client.cancel(task_id, kill_running=True)
     except CallFailed as error:
         output.echo(f"The task could not be cancelled: {error.message}", err=True)
 
@@ -194,5 +194,5 @@ def _print_end(cli: CliContext, task: TaskInfo) -> None:
 def _print_missing(cli: CliContext, task_id: str) -> None:
     """Print what the fleet lacked for a task that found no bot."""
     with contextlib.suppress(CallFailed):
-        if capacity := cli.api.why(task_id).capacity:
+        if capacity := cli.client.why(task_id).capacity:
             output.echo(capacity, err=True)

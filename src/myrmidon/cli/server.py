@@ -168,11 +168,9 @@ def hide_password(url: str) -> str:
 @connected
 def servers(cli: CliContext) -> None:
     """List the servers of this database, dead ones included."""
-    listing = cli.api.servers()
-    if cli.as_json:
-        output.print_struct(listing)
-        return
-    output.table(
+    listing = cli.client.servers()
+    cli.table(
+        listing,
         ("server", "state", "address", "heartbeat", "started"),
         [
             (

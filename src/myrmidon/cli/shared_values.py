@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -25,11 +23,9 @@ _JOB: Final = click.option("--job", type=JobName(), help="The reference of this 
 
 def print_list(cli: CliContext, limit: int, group: str | None) -> None:
     """Print shared values, newest first."""
-    listing = fetch_pages(cli.api.shared_values, "values", limit, group=group)
-    if cli.as_json:
-        output.print_struct(listing)
-        return
-    output.table(
+    listing = fetch_pages(cli.client.shared_values, "values", limit, group=group)
+    cli.table(
+        listing,
         ("id", "size", "groups", "jobs", "at", "type"),
         [
             (
@@ -72,8 +68,7 @@ def put(
     if len(data) > MAX_BYTES:
         raise click.ClickException(f"The value has {output.size(len(data))}; at most {output.size(MAX_BYTES)}.")
     made = _store(cli, type_string, data, addresses, group, job_id(cli, job) if job is not None else None)
-    if cli.as_json:
-        output.print_struct(made)
+    if cli.prints(made):
         return
     output.echo(made.id)
     output.note(f"{made.type}, {output.size(made.size)}; `myrmidon value unref {made.id}` drops it")
@@ -94,15 +89,10 @@ def _encoded(text: bytes, type_string: str) -> bytes:
 def _store(
     cli: CliContext, type_string: str, data: bytes, addresses: Sequence[str], group: str | None, job: str | None
 ) -> SharedValueInfo:
-    from myrmidon.wire.shared_values import MAX_INLINE_BYTES  # late, for startup time
+    from myrmidon.sdk.job_sender import JobSender  # late, for startup time
+    from myrmidon.sdk.shared import store
 
-    payload: dict[str, str | int] = {"inline": base64.b64encode(data).decode()}
-    if len(data) > MAX_INLINE_BYTES:
-        digest = hashlib.sha256(data).hexdigest()
-        payload = {"digest": digest, "size": len(data)}
-        if cli.api.missing_files({digest: len(data)}, group=group).missing:
-            cli.api.upload_file(digest, data, group=group)
-    return cli.api.create_value(type_string, payload, group=group, job=job, localities=addresses)
+    return store(JobSender(cli.client, group), type_string, data, addresses, job)
 
 
 @click.command()
@@ -112,11 +102,8 @@ def _store(
 @connected
 def ref(cli: CliContext, value_id: str, group: str | None, job: str | None) -> None:
     """Reference a shared value, so that it is kept. For another resource group only an administrator can."""
-    answer = cli.api.ref_value(value_id, group=group, job=job_id(cli, job) if job is not None else None)
-    if cli.as_json:
-        output.print_struct(answer)
-        return
-    output.echo(f"Value {value_id} is referenced.")
+    answer = cli.client.ref_value(value_id, group=group, job=job_id(cli, job) if job is not None else None)
+    cli.tell(answer, f"Value {value_id} is referenced.")
 
 
 @click.command()
@@ -126,11 +113,8 @@ def ref(cli: CliContext, value_id: str, group: str | None, job: str | None) -> N
 @connected
 def unref(cli: CliContext, value_id: str, group: str | None, job: str | None) -> None:
     """Drop a reference to a shared value. The last one deletes it."""
-    answer = cli.api.unref_value(value_id, group=group, job=job_id(cli, job) if job is not None else None)
-    if cli.as_json:
-        output.print_struct(answer)
-        return
-    output.echo(f"Value {value_id} is {'deleted' if answer.deleted else 'referenced by others, and kept'}.")
+    answer = cli.client.unref_value(value_id, group=group, job=job_id(cli, job) if job is not None else None)
+    cli.tell(answer, f"Value {value_id} is {'deleted' if answer.deleted else 'referenced by others, and kept'}.")
 
 
 COMMANDS: Final = (put, ref, unref)

@@ -49,7 +49,7 @@ def submit_file(cli: CliContext, file: str, group: str | None) -> Submitted:
     entries: list[TaskAnswer] = []
     refused: list[CallFailed] = []
     for batch in batches(request for _, request in numbered):
-        for entry in cli.api.submit_tasks(batch, group=group):
+        for entry in cli.client.submit_tasks(batch, group=group):
             number = next(numbers)
             entries.append(entry)
             if entry.error is not None:

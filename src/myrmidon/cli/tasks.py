@@ -54,9 +54,8 @@ def tasks(
 ) -> None:
     """List tasks, newest first."""
     start = None if since is None else max(0, int((time.time() - since) * 1e6))
-    listing = fetch_pages(cli.api.tasks, "tasks", limit, state=list(states), tag=list(tags), start=start, **filters)
-    if cli.as_json:
-        output.print_struct(listing)
+    listing = fetch_pages(cli.client.tasks, "tasks", limit, state=list(states), tag=list(tags), start=start, **filters)
+    if cli.prints(listing):
         return
     output.table(
         ("task", "state", "created", "duration", "bot", "name"),
@@ -96,8 +95,7 @@ def task() -> None:
 def show_task(cli: CliContext, task_id: str) -> None:
     """Show a task's request, result and runs."""
     task = _get_task(cli, task_id)
-    if cli.as_json:
-        output.print_struct(task)
+    if cli.prints(task):
         return
     output.fields(_summary(task))
     if task.runs:
@@ -121,7 +119,7 @@ def show_task(cli: CliContext, task_id: str) -> None:
 def _get_task(cli: CliContext, task_id: str) -> TaskInfo:
     """The task with this id or name, or with a run of this id. Raises NotFound if it has no such run."""
     task_id = job_refs.task_id(cli, task_id)
-    task = cli.api.task(task_id)
+    task = cli.client.task(task_id)
     if task_id not in (task.task_id, *(run.run for run in task.runs)):
         raise NotFound(f"Task {task.task_id} has no run {task_id}.")
     return task
@@ -212,7 +210,7 @@ def log(cli: CliContext, task_id: str, number: int | None, stream: str, *, follo
     source = task.result.deduped_from or task_id
     if follow:
         follow_log(cli, source, run=number, stream=stream)
-        task = cli.api.task(task_id)
+        task = cli.client.task(task_id)
     else:
         print_log(cli, source, run=number, stream=stream)
     if stream != "stdout":
@@ -228,13 +226,12 @@ def log(cli: CliContext, task_id: str, number: int | None, stream: str, *, follo
 def why(cli: CliContext, task_id: str) -> None:
     """Explain why a task is not running, or why it has failed."""
     task_id = job_refs.task_id(cli, task_id)
-    explanation = cli.api.why(task_id)
-    if cli.as_json:
-        output.print_struct(explanation)
+    explanation = cli.client.why(task_id)
+    if cli.prints(explanation):
         return
     output.echo(explanation.summary)
     if explanation.state in FAILED:
-        _print_failure(cli, cli.api.task(task_id))
+        _print_failure(cli, cli.client.task(task_id))
     if explanation.dimensions:
         output.echo()
         rows = [(step.dimension, step.left, step.removes) for step in explanation.dimensions]
@@ -289,7 +286,7 @@ def cancel(cli: CliContext, task_ids: tuple[str, ...], tags: tuple[str, ...], gr
     answers, refused = list[object](), list[CallFailed]()
     for task_id in task_ids:
         try:
-            cancelled = cli.api.cancel(job_refs.task_id(cli, task_id), kill_running=kill)
+            cancelled = cli.client.cancel(job_refs.task_id(cli, task_id), kill_running=kill)
         except Refused as error:
             refused.append(error)
             answers.append({"task_id": task_id, "error": error.as_dict()})
@@ -299,7 +296,7 @@ def cancel(cli: CliContext, task_ids: tuple[str, ...], tags: tuple[str, ...], gr
             line, is_error = _cancel_line(cancelled), False
         if not cli.as_json:
             output.echo(line, err=is_error)
-    tagged = cli.api.cancel_tagged(tags, group=group, kill_running=kill) if tags else None
+    tagged = cli.client.cancel_tagged(tags, group=group, kill_running=kill) if tags else None
     none_found = tagged is not None and tagged.complete and not tagged.num_tasks
     if cli.as_json:
         output.print_struct({"tasks": answers, "tags": list(tags), "num_tagged": tagged.num_tasks if tagged else 0})
@@ -331,9 +328,8 @@ def rerun(cli: CliContext, task_id: str, *, force: bool, cascade: bool) -> None:
     task_id = job_refs.task_id(cli, task_id)
     if task_id != task_id_of(task_id):
         task_id = _get_task(cli, task_id).task_id
-    answer = cli.api.rerun(task_id, force=force, cascade=cascade)
-    if cli.as_json:
-        output.print_struct(answer)
+    answer = cli.client.rerun(task_id, force=force, cascade=cascade)
+    if cli.prints(answer):
         return
     output.echo(f"Task {task_id} runs again.")
     output.next_step(f"myrmidon task log -f {task_id}")

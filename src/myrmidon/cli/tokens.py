@@ -47,9 +47,8 @@ def create(
         raise click.UsageError(
             "--group cannot be used with role admin: administrators have access to all resource groups."
         )
-    created = cli.api.create_token(name, role=role, group=group, expires_in_s=expires, hawk=hawk, **binding)
-    if cli.as_json:
-        output.print_struct(created)
+    created = cli.client.create_token(name, role=role, group=group, expires_in_s=expires, hawk=hawk, **binding)
+    if cli.prints(created):
         return
     if created.hawk is not None:
         output.echo(f"export TASKCLUSTER_CLIENT_ID={created.hawk.client_id}")
@@ -84,11 +83,9 @@ def bootstrap_command(
 @connected
 def list_tokens(cli: CliContext) -> None:
     """List tokens, without their secrets."""
-    listing = fetch_pages(cli.api.tokens, "tokens", 10_000)
-    if cli.as_json:
-        output.print_struct(listing)
-        return
-    output.table(
+    listing = fetch_pages(cli.client.tokens, "tokens", 10_000)
+    cli.table(
+        listing,
         ("id", "role", "group", "state", "created", "name", "introduces"),
         [
             (
@@ -131,8 +128,5 @@ def _state(token: TokenInfo) -> str:
 @connected
 def revoke(cli: CliContext, token_id: str) -> None:
     """Revoke a token. It takes effect on every server within 30 seconds."""
-    answer = cli.api.revoke_token(token_id)
-    if cli.as_json:
-        output.print_struct(answer)
-        return
-    output.echo(f"Token {token_id} is revoked.")
+    answer = cli.client.revoke_token(token_id)
+    cli.tell(answer, f"Token {token_id} is revoked.")

@@ -174,14 +174,14 @@ class LocalCluster:
         address = listening[1].decode()
         self.settings["port"] = urlsplit(address).port
         self.url = self.settings.get("public_url") or address.replace("//0.0.0.0:", "//127.0.0.1:")
-        self.admin.api.readiness()
+        self.admin.client.readiness()
 
     def _revoke_shared_token(self) -> None:
         """Revoke the token that all bots of this folder had before each got its own; tasks could read it."""
         file = self.folder / "bot-bootstrap.token"
         if file.exists():
             with contextlib.suppress(CallFailed):  # a restored backup may not contain it
-                self.admin.api.revoke_token(file.read_text().split("_")[1])
+                self.admin.client.revoke_token(file.read_text().split("_")[1])
             file.unlink()
 
     def _start_bot(self, number: int) -> None:
@@ -207,7 +207,7 @@ class LocalCluster:
             time.sleep(0.05)
 
     def _num_alive_bots(self) -> int:
-        return sum(1 for bot in self.admin.api.bots(limit=1000).bots if bot.alive)
+        return sum(1 for bot in self.admin.client.bots(limit=1000).bots if bot.alive)
 
     def print_summary(self) -> None:
         self.is_up = True
@@ -229,7 +229,7 @@ class LocalCluster:
         if not (sys.stderr if self.as_json else sys.stdout).isatty():
             self._echo(f"  {myrmidon} open")  # a link logs in as administrator: it must not get into a log
         else:
-            link = self.admin.client.api.login_link(lifetime_s=_LINK_S)
+            link = self.admin.client.login_link(lifetime_s=_LINK_S)
             self._echo("\nThe web page, for ten minutes and one browser (`myrmidon open` prints another link):")
             self._echo(f"  {page_url(self.url, link.path)}")
         self._echo("\nPress Ctrl-C to stop.")

@@ -17,7 +17,7 @@ from myrmidon.cli.job_refs import JobName, job_id
 from myrmidon.cli.request_options import Id
 
 if TYPE_CHECKING:
-    from myrmidon.sdk.api.calls import Api
+    from myrmidon.sdk.client import Client
     from myrmidon.wire.jobs import OutputValue
     from myrmidon.wire.values import ValueInfo, ValueList
 
@@ -47,9 +47,8 @@ def list_values(cli: CliContext, job: str | None, limit: int, group: str | None)
         return
     if group is not None:
         raise click.UsageError("--group is for the list of shared values; leave JOB out.")
-    listing = _fetch(cli.api, job_id(cli, job), limit)
-    if cli.as_json:
-        output.print_struct(listing)
+    listing = _fetch(cli.client, job_id(cli, job), limit)
+    if cli.prints(listing):
         return
     output.table(
         ("id", "from", "size", "read by", "type"),
@@ -63,14 +62,14 @@ def list_values(cli: CliContext, job: str | None, limit: int, group: str | None)
         output.note(f"There are more than {len(listing.values)}; use --limit.")
 
 
-def _fetch(api: Api, job: str, limit: int) -> ValueList:
+def _fetch(client: Client, job: str, limit: int) -> ValueList:
     """At least ``limit`` values, over as many pages as needed: a page has all values of its tasks."""
     from myrmidon.wire.values import ValueList  # late, for startup time
 
     found: list[ValueInfo] = []
     cursor: str | None = None
     while True:
-        page = api.job_values(job, cursor=cursor)
+        page = client.job_values(job, cursor=cursor)
         found += page.values
         cursor = page.cursor
         if cursor is None or len(found) >= limit:
@@ -86,10 +85,9 @@ def _source(line: ValueInfo) -> str:
 @connected
 def show(cli: CliContext, value_id: str) -> None:
     """Show a value as readable text; VALUE is an id of `value list`."""
-    found = cli.api.value(value_id)
+    found = cli.client.value(value_id)
     content = decode(found.data)
-    if cli.as_json:
-        output.print_json({"type": found.type, "size": len(found.data), "value": to_json(content)})
+    if cli.prints({"type": found.type, "size": len(found.data), "value": to_json(content)}):
         return
     output.note(f"{found.type}, {output.size(len(found.data))}")
     text = pprint.pformat(content, width=100, sort_dicts=False)
@@ -109,7 +107,7 @@ def get(cli: CliContext, value_id: str, file: Path | None) -> None:
     """
     if file is None and not cli.as_json and sys.stdout.isatty():
         raise click.UsageError("A value is not text. Name a file with -o, or use --json or `myrmidon value show`.")
-    data = cli.api.value(value_id).data
+    data = cli.client.value(value_id).data
     if cli.as_json:
         import json  # late, for startup time
 

@@ -27,9 +27,8 @@ def webhook() -> None:
 @connected
 def create(cli: CliContext, url: str, kinds: tuple[str, ...], group: str | None) -> None:
     """Send messages to URL from now on. Prints the secret that they are signed with."""
-    created = cli.api.create_webhook(url, kinds=kinds, group=group)
-    if cli.as_json:
-        output.print_struct(created)
+    created = cli.client.create_webhook(url, kinds=kinds, group=group)
+    if cli.prints(created):
         return
     output.echo(created.secret or "")
     output.note(f"webhook {created.id}; the secret of its signatures cannot be shown again")
@@ -39,11 +38,9 @@ def create(cli: CliContext, url: str, kinds: tuple[str, ...], group: str | None)
 @connected
 def list_webhooks(cli: CliContext) -> None:
     """List webhooks, without their secrets."""
-    listing = cli.api.webhooks()
-    if cli.as_json:
-        output.print_struct(listing)
-        return
-    output.table(
+    listing = cli.client.webhooks()
+    cli.table(
+        listing,
         ("id", "group", "state", "waiting", "dropped", "kinds", "url"),
         [
             (hook.id, hook.group, _state(hook), str(hook.num_pending), str(hook.num_dropped), _kinds(hook), hook.url)
@@ -66,11 +63,8 @@ def _kinds(hook: WebhookInfo) -> str:
 @connected
 def delete(cli: CliContext, webhook_id: str) -> None:
     """Delete a webhook. Messages that wait are not sent."""
-    answer = cli.api.delete_webhook(webhook_id)
-    if cli.as_json:
-        output.print_struct(answer)
-        return
-    output.echo(f"Webhook {webhook_id} is deleted.")
+    answer = cli.client.delete_webhook(webhook_id)
+    cli.tell(answer, f"Webhook {webhook_id} is deleted.")
 
 
 @webhook.command()
@@ -79,11 +73,9 @@ def delete(cli: CliContext, webhook_id: str) -> None:
 @connected
 def deliveries(cli: CliContext, webhook_id: str, limit: int) -> None:
     """List the messages of a webhook, newest first."""
-    listing = cli.api.webhook_deliveries(webhook_id, limit=limit)
-    if cli.as_json:
-        output.print_struct(listing)
-        return
-    output.table(
+    listing = cli.client.webhook_deliveries(webhook_id, limit=limit)
+    cli.table(
+        listing,
         ("id", "state", "kind", "message", "attempts", "last attempt", "error"),
         [
             (
@@ -107,8 +99,5 @@ def deliveries(cli: CliContext, webhook_id: str, limit: int) -> None:
 @connected
 def replay(cli: CliContext, webhook_id: str, delivery: str) -> None:
     """Send a message again. DELIVERY is an id of `webhook deliveries`."""
-    answer = cli.api.replay_delivery(webhook_id, delivery)
-    if cli.as_json:
-        output.print_struct(answer)
-        return
-    output.echo(f"Delivery {delivery} is sent again.")
+    answer = cli.client.replay_delivery(webhook_id, delivery)
+    cli.tell(answer, f"Delivery {delivery} is sent again.")

@@ -12,9 +12,8 @@ from typing import Any, Callable
 from myrmidon.executor.failures import NotFound
 from myrmidon.functions import msgpack
 from myrmidon.functions.types import TypeProblem
-from myrmidon.functions.values import decode, decode_plain
+from myrmidon.functions.values import INLINE_BYTES, decode, decode_plain
 
-INLINE_BYTES = 1 << 10
 MAX_TASKS = 1_000
 """How many tasks one extension may have."""
 

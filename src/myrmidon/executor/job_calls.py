@@ -10,8 +10,8 @@ from typing import Any, Mapping, Sequence
 from urllib.parse import quote
 
 from myrmidon.bot.link.http_client import HttpClient, HttpError
+from myrmidon.functions.values import INLINE_BYTES
 
-INLINE_BYTES = 1_024
 MAX_FILES = 1_000
 """How many files one call may ask for."""
 

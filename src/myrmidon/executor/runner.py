@@ -19,14 +19,13 @@ from myrmidon.functions.context import Context
 from myrmidon.functions.native_errors import LibraryProblem, NativeTypeError
 from myrmidon.functions.scalar_codecs import Codec
 from myrmidon.functions.types import TypeProblem
-from myrmidon.functions.values import MAX_BYTES, decode_gathered_by, decode_plain, encode_by, too_large
+from myrmidon.functions.values import INLINE_BYTES, MAX_BYTES, decode_gathered_by, decode_plain, encode_by, too_large
 
 if TYPE_CHECKING:
     from myrmidon.executor.native_functions import NativeFunctions
     from myrmidon.executor.submissions import Submissions
 
 PYTHON = "PYTHON"
-INLINE_BYTES = 1 << 10
 
 
 class Runner:

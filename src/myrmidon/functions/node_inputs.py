@@ -15,13 +15,10 @@ from myrmidon.functions.handles import Handle, TupleHandle, source_of
 from myrmidon.functions.shared_ref import SharedRef
 from myrmidon.functions.signature import Parameter
 from myrmidon.functions.types import TypeProblem, fits, kind_of, type_string
-from myrmidon.functions.values import MAX_BYTES, encode, encode_gathered, too_large
+from myrmidon.functions.values import INLINE_BYTES, MAX_BYTES, encode, encode_gathered, too_large
 
 if TYPE_CHECKING:
     from myrmidon.functions.graph_builder import GraphBuilder
-
-INLINE_BYTES = 1_024
-"""Larger values are uploaded once and named by their digest."""
 
 
 class InputWriter:

@@ -4,6 +4,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from myrmidon.wire.shared_values import INLINE_BYTES
+
 
 class Limits(Struct, frozen=True, kw_only=True):
     """Every limit and default of a request. ``*_s`` are seconds, ``*_chars`` count code points."""
@@ -70,7 +72,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     inputs: int = 10_000
     outputs: int = 1_024
     type_chars: int = 1024
-    value_inline_bytes: int = 1024
+    value_inline_bytes: int = INLINE_BYTES
     value_stored_bytes: int = 67_108_864
     # a job
     label_chars: int = 255

@@ -1,4 +1,4 @@
-"""The client of one server: functions, jobs, tasks and their output. All other calls are methods of ``client.api``.
+"""The client of one server: functions, jobs, and a method for each call of the API, in the files of api/.
 
 Answers are the structs of wire/, which the server's route table declares too. Ids are strings as the server prints
 them; times are integers, microseconds UTC. Calls that change something send an idempotency key, given or generated, and
@@ -26,25 +26,30 @@ from typing import (
     overload,
 )
 
-from myrmidon.sdk.api.calls import Api
-from myrmidon.sdk.api.tasks import MAX_WAIT_S
+from myrmidon.sdk.api.administration import GroupCalls, QueueCalls, ServerCalls, TokenCalls, WebhookCalls
+from myrmidon.sdk.api.any_path import AnyPathCalls
+from myrmidon.sdk.api.bots import BotCalls
+from myrmidon.sdk.api.caller import segment
+from myrmidon.sdk.api.jobs import JobCalls, job_body
+from myrmidon.sdk.api.logs import LogCalls
+from myrmidon.sdk.api.overview import OverviewCalls, SessionCalls
+from myrmidon.sdk.api.tasks import TaskCalls
+from myrmidon.sdk.api.values import SharedValueCalls, ValueCalls
 from myrmidon.sdk.jobs import Job
-from myrmidon.sdk.resource_groups import ResourceGroups
 from myrmidon.sdk.server_discovery import find_endpoint
-from myrmidon.sdk.transport import Transport
+from myrmidon.sdk.transport import Transport, new_key
 from myrmidon.sdk.wait_reasons import WaitReasons
-from myrmidon.wire.jobs import JobCheck, JobList
+from myrmidon.wire.jobs import JobSubmitted
 from myrmidon.wire.logs import Ended, LogBytes
-from myrmidon.wire.tasks import Cancelled, RerunAnswer, TaskInfo, TaskList, Waited
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from myrmidon.sdk.executor import RemoteExecutor
-    from myrmidon.sdk.function_calls import FunctionCalls
     from myrmidon.sdk.job_sender import JobSender
     from myrmidon.sdk.mapping import Mapper, MapperOfAll
     from myrmidon.sdk.new_job import NewJob
+    from myrmidon.sdk.pending_calls import PendingCalls
     from myrmidon.sdk.shared import Shared
 
 
@@ -71,7 +76,22 @@ class JobOptions(TypedDict, total=False):
     environment: str | None
 
 
-class Client:
+class Client(
+    TaskCalls,
+    LogCalls,
+    JobCalls,
+    ValueCalls,
+    SharedValueCalls,
+    BotCalls,
+    ServerCalls,
+    QueueCalls,
+    GroupCalls,
+    TokenCalls,
+    WebhookCalls,
+    AnyPathCalls,
+    OverviewCalls,
+    SessionCalls,
+):
     """Calls one server with one token; both are found as the command line finds them, unless they are given.
 
     ``group`` is the resource group of the jobs of functions, ``code`` the code that is sent with them
@@ -86,13 +106,11 @@ class Client:
         group: str | None = None,
         code: str | Path = AUTO,
     ) -> None:
-        transport = found_server(server, token) if server is None or isinstance(server, str) else server
-        self.api = Api(transport)
+        super().__init__(found_server(server, token) if server is None or isinstance(server, str) else server)
         self._group = group
         self._code = code
         self._lock = threading.Lock()
-        self._started: FunctionCalls | None = None
-        self.resource_groups = ResourceGroups(self.api)
+        self._pending: PendingCalls | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -103,29 +121,29 @@ class Client:
     def close(self) -> None:
         """Send the calls that are not sent yet, and close the connections. What was sent goes on."""
         with self._lock:
-            calls, self._started = self._started, None
+            calls, self._pending = self._pending, None
         if calls is not None:
             calls.close()
-        self.api.transport.close()
+        self.transport.close()
 
     # -- functions ------------------------------------------------------------------------------------------
 
     @property
-    def _calls(self) -> FunctionCalls:
+    def _calls(self) -> PendingCalls:
         """What submits calls and waits for results; started when it is first needed."""
         from myrmidon.sdk.code_packages import CodePackages
-        from myrmidon.sdk.function_calls import FunctionCalls
+        from myrmidon.sdk.pending_calls import PendingCalls
         from myrmidon.sdk.result_stream import ResultStream
 
         with self._lock:
-            if self._started is None:
-                self._started = FunctionCalls(self._sender(None), CodePackages(self._code), ResultStream(self.api))
-            return self._started
+            if self._pending is None:
+                self._pending = PendingCalls(self._sender(None), CodePackages(self._code), ResultStream(self))
+            return self._pending
 
     def _sender(self, group: str | None) -> JobSender:
         from myrmidon.sdk.job_sender import JobSender
 
-        return JobSender(self.api, self._group if group is None else group)
+        return JobSender(self, self._group if group is None else group)
 
     def new_job(self, name: str = "", **options: Unpack[JobOptions]) -> NewJob:
         """A job to be built in a with block: calls of task functions inside of it become the graph.
@@ -236,7 +254,7 @@ class Client:
 
         return as_completed(futures, timeout)
 
-    # -- jobs -----------------------------------------------------------------------------------------------
+    # -- jobs and tasks -------------------------------------------------------------------------------------
 
     def submit_job(
         self,
@@ -249,56 +267,24 @@ class Client:
     ) -> Job:
         """Submit a graph document (docs/jobs.md). One with an ``external_id`` may be submitted again: it is the same
         job, unless the document has changed; with ``resume`` a changed one supersedes it and runs what has changed."""
-        stored = self.api.submit_job(document, parameters=parameters, group=group, resume=resume, key=key)
-        return self.job(stored.job_id)
-
-    def check_job(
-        self,
-        document: Mapping[str, Any],
-        *,
-        parameters: Mapping[str, Any] | None = None,
-        group: str | None = None,
-        resume: bool = False,
-    ) -> JobCheck:
-        """Validate a graph document and match it with the fleet; nothing is stored."""
-        return self.api.check_job(document, parameters=parameters, group=group, resume=resume)
+        body = job_body(document, parameters, group, resume=resume)
+        external_id = document.get("external_id")
+        method, path = ("PUT", f"jobs/{segment(external_id)}") if external_id else ("POST", "jobs")
+        stored = self.call(method, path, JobSubmitted, body=body, key=key or new_key())
+        return Job(self, stored.job_id, stored.task_ids)
 
     def job(self, job_id: str) -> Job:
         """The job with this id or external id. Asks the server only when a method is called."""
-        return Job(self.api, job_id)
-
-    def jobs(self, **filters: Any) -> JobList:
-        """One page of jobs. Filters: state, name, tag, group, start, end, mine, limit, cursor."""
-        return self.api.jobs(**filters)
-
-    # -- tasks ----------------------------------------------------------------------------------------------
-
-    def tasks(self, **filters: Any) -> TaskList:
-        """One page. Filters: state, tag, name, pool, bot, group, start, end, sort, limit, cursor."""
-        return self.api.tasks(**filters)
-
-    def task(self, task_id: str) -> TaskInfo:
-        """The task's request, result and runs."""
-        return self.api.task(task_id)
-
-    def wait(self, task_ids: Sequence[str], *, all_of: bool = False, wait_s: int = MAX_WAIT_S) -> Waited:
-        """The states of these tasks, once any (or, with all_of, every one) has ended, or after wait_s."""
-        return self.api.wait(task_ids, all_of=all_of, wait_s=wait_s)
-
-    def cancel(self, task_id: str, *, kill_running: bool, key: str | None = None) -> Cancelled:
-        return self.api.cancel(task_id, kill_running=kill_running, key=key)
-
-    def rerun(self, task_id: str, *, force: bool = False, cascade: bool = False, key: str | None = None) -> RerunAnswer:
-        return self.api.rerun(task_id, force=force, cascade=cascade, key=key)
-
-    def log(self, task_id: str, *, run: int | None = None, stream: str = "both") -> Iterator[bytes]:
-        """The log so far, in chunks. ``stream`` is stdout, stderr, or both: stdout, then stderr."""
-        return self.api.log(task_id, run=run, stream=stream)
+        return Job(self, job_id)
 
     def follow(self, task_id: str, *, run: int | None = None, stream: str = "both") -> Iterator[LogBytes | Ended]:
-        """The log as it is written, then the end of the task or run. Resumes after a server restart."""
-        with WaitReasons(self.api).looking_at(task_id):
-            yield from self.api.follow(task_id, run=run, stream=stream)
+        """The log as it is written, then the end of the task or run. Resumes after a server restart.
+
+        From time to time it says why the task does not run. A line of the log says how many bytes are missing where
+        some are.
+        """
+        with WaitReasons(self).looking_at(task_id):
+            yield from self._follow(task_id, run=run, stream=stream)
 
 
 def found_server(server: str | None, token: str | None) -> Transport:

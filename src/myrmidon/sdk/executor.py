@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 from myrmidon.functions import dynamic_call
 from myrmidon.functions.task_function import TaskFunction, task, task_function_of
 from myrmidon.functions.types import TypeProblem, module_name
-from myrmidon.sdk.function_calls import FunctionCalls, RemoteFuture
+from myrmidon.sdk.pending_calls import PendingCalls, RemoteFuture
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,7 +22,7 @@ _plain_call = task(dynamic_call.call)
 class RemoteExecutor(Executor):
     """Runs functions on bots. Typed functions get typed values; others take and return plain objects."""
 
-    def __init__(self, calls: FunctionCalls) -> None:
+    def __init__(self, calls: PendingCalls) -> None:
         self._calls = calls
         self._lock = threading.Lock()
         self._futures: set[RemoteFuture[Any]] = set()

@@ -10,7 +10,7 @@ from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
-from myrmidon.sdk.api.calls import Api
+from myrmidon.sdk.client import Client
 from myrmidon.sdk.errors import WaitedTooLong
 from myrmidon.sdk.job_graph import FAILED, grouped
 from myrmidon.sdk.jobs import Job
@@ -42,11 +42,11 @@ class _TaskEnd(NamedTuple):
 class JobResults:
     """The tasks of one job by label."""
 
-    def __init__(self, job: Job, name: str, api: Api, stream: ResultStream, task_ids: Mapping[str, str]) -> None:
+    def __init__(self, job: Job, name: str, client: Client, stream: ResultStream, task_ids: Mapping[str, str]) -> None:
         self.job = job
         self.name = name
         self.task_ids = dict(task_ids)
-        self._api = api
+        self._client = client
         self._stream = stream
 
     def outcomes(self, labels: Sequence[str], timeout: float | None) -> dict[str, TaskOutcome]:
@@ -55,7 +55,7 @@ class JobResults:
         ended: SimpleQueue[tuple[str, End]] = SimpleQueue()
         found: dict[str, TaskOutcome] = {}
         waiters = self._waiters(labels, ended.put)
-        line, reasons = ProgressLine(self.name), WaitReasons(self._api)
+        line, reasons = ProgressLine(self.name), WaitReasons(self._client)
         try:
             self._stream.follow(waiters)
             while len(found) < len(labels):
@@ -84,7 +84,7 @@ class JobResults:
         loop = asyncio.get_running_loop()
         waiters = self._waiters(labels, lambda end: loop.call_soon_threadsafe(ended.put_nowait, end))
         found: dict[str, TaskOutcome] = {}
-        reasons = WaitReasons(self._api)
+        reasons = WaitReasons(self._client)
         await asyncio.to_thread(self._stream.follow, waiters)
         try:
             while len(found) < len(labels):
@@ -121,10 +121,10 @@ class JobResults:
         if end.state in CONSEQUENCES:
             first = self.job.info().first_failure
             if first is not None and first.task_id not in (end.task_id, end.ended_by):
-                for outcome in self._api.results([first.task_id], wait_s=0).results:
-                    raise task_failed(outcome, first.label, self._api)
+                for outcome in self._client.results([first.task_id], wait_s=0).results:
+                    raise task_failed(outcome, first.label, self._client)
         known = {task_id: known_label for known_label, task_id in self.task_ids.items()}
-        raise task_failed(end, known.get(end.ended_by or "", label), self._api)
+        raise task_failed(end, known.get(end.ended_by or "", label), self._client)
 
     def errors(self) -> dict[str, list[TaskFailed]]:
         """All failures, grouped by what happened; those cancelled in consequence only if there are no others."""
@@ -132,8 +132,8 @@ class JobResults:
         ids = iter(failed)
         failures: list[TaskFailed] = []
         while chunk := list(islice(ids, MAX_RESULTS)):
-            outcomes = self._api.results(chunk, wait_s=0).results
-            failures += [task_failed(outcome, failed[outcome.task_id], self._api) for outcome in outcomes]
+            outcomes = self._client.results(chunk, wait_s=0).results
+            failures += [task_failed(outcome, failed[outcome.task_id], self._client) for outcome in outcomes]
         causes = [failure for failure in failures if failure.state not in CONSEQUENCES]
         return grouped((one, one.what, one.error_type, one.place) for one in causes or failures)
 

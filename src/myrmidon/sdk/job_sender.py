@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -12,9 +13,9 @@ from myrmidon.functions.graph_builder import Document, GraphBuilder
 from myrmidon.functions.native_task import LIBRARY
 from myrmidon.functions.task_function import TaskFunction
 from myrmidon.functions.types import module_name
-from myrmidon.sdk.api.caller import API, decode, segment
-from myrmidon.sdk.api.calls import Api
+from myrmidon.sdk.api.caller import segment
 from myrmidon.sdk.changed_globals import warn_of_changed_globals
+from myrmidon.sdk.client import Client
 from myrmidon.sdk.code_zip import CodeZip
 from myrmidon.sdk.errors import Conflict
 from myrmidon.sdk.function_identity import identities
@@ -32,8 +33,8 @@ UNKNOWN_FILE: Final = "unknown_file"
 class JobSender:
     """Sends the jobs of one resource group (None: that of the token)."""
 
-    def __init__(self, api: Api, group: str | None = None) -> None:
-        self.api = api
+    def __init__(self, client: Client, group: str | None = None) -> None:
+        self.client = client
         self.group = group
         self._uploaded: set[str] = set()
 
@@ -47,7 +48,8 @@ class JobSender:
         document = _document(graph)
         body = self._body(b'"job":' + document.text, {"resume": external_id is not None, "stream": stream})
         method, path = ("POST", "jobs") if external_id is None else ("PUT", f"jobs/{segment(external_id)}")
-        return self.with_files(_files(graph, document), lambda: self._call(method, path, body, JobSubmitted))
+        store = partial(self.client.call, method, path, JobSubmitted, data=body, key=new_key())
+        return self.with_files(_files(graph, document), store)
 
     def send_all(self, graphs: Sequence[Graph]) -> list[JobSubmitted]:
         """Store several graphs as jobs in one transaction: all of them, or none. They have up to MAX_JOBS tasks."""
@@ -56,20 +58,18 @@ class JobSender:
         for graph, document in zip(graphs, documents, strict=True):
             files.update(_files(graph, document))
         body = self._body(b'"jobs":[%b]' % b",".join(one.text for one in documents), {})
-        return self.with_files(files, lambda: self._call("POST", "jobs/batch", body, JobsSubmitted).jobs)
+        store = partial(self.client.call, "POST", "jobs/batch", JobsSubmitted, data=body, key=new_key())
+        return self.with_files(files, store).jobs
 
     def check(self, graph: Graph) -> JobCheck:
         """What would happen to a graph; nothing is stored."""
         body = self._body(b'"job":' + _document(graph).text, {"resume": "external_id" in graph[1]})
-        return decode(self.api.transport.call("POST", f"{API}/jobs/check", data=body).data, JobCheck)
+        return self.client.call("POST", "jobs/check", JobCheck, data=body)
 
     def _body(self, documents: bytes, further: Mapping[str, Any]) -> bytes:
         """A body with documents that are encoded already."""
         given = {name: value for name, value in further.items() if value}
         return b"{%b,%b" % (documents, encode({"group": self.group, **given})[1:])
-
-    def _call(self, method: str, path: str, body: bytes, answer: type[T]) -> T:
-        return decode(self.api.transport.call(method, f"{API}/{path}", data=body, key=new_key()).data, answer)
 
     def with_files(self, files: Mapping[str, bytes], submit: Callable[[], T]) -> T:
         """Upload files, then submit; once more if one of them was deleted since the server was asked for it."""
@@ -88,8 +88,8 @@ class JobSender:
         new = {digest: len(data) for digest, data in files.items() if digest not in self._uploaded}
         pending = iter(new.items())
         while chunk := dict(islice(pending, MAX_FILES_PER_CALL)):
-            for digest in self.api.missing_files(chunk, group=self.group).missing:
-                self.api.upload_file(digest, files[digest], group=self.group)
+            for digest in self.client.missing_files(chunk, group=self.group).missing:
+                self.client.upload_file(digest, files[digest], group=self.group)
         # Remembered for this program only: the server deletes files that nothing uses after a day at the earliest.
         self._uploaded.update(new)
 

@@ -19,7 +19,7 @@ from myrmidon.wire.job_compare import JobComparison
 from myrmidon.wire.notes import JobMeta
 
 if TYPE_CHECKING:
-    from myrmidon.sdk.api.calls import Api
+    from myrmidon.sdk.client import Client
 
 T = TypeVar("T")
 _NO_ERROR: Final = FunctionError(type="")
@@ -29,11 +29,15 @@ PAGE = 1_000
 
 
 class Job:
-    """Handle of one job. Every method asks the server; nothing is cached."""
+    """Handle of one job. Every method asks the server; nothing is cached.
 
-    def __init__(self, api: Api, job_id: str) -> None:
-        self._api = api
+    ``task_ids``: the ids of its tasks by label, if this client has submitted it as a document.
+    """
+
+    def __init__(self, client: Client, job_id: str, task_ids: Mapping[str, str] | None = None) -> None:
+        self._client = client
         self.id = job_id
+        self.task_ids = dict(task_ids or {})
 
     def __repr__(self) -> str:
         return f"Job({self.id!r})"
@@ -41,7 +45,7 @@ class Job:
     # -- read
 
     def info(self) -> wire.JobInfo:
-        return self._api.call("GET", f"jobs/{segment(self.id)}", wire.JobInfo)
+        return self._client.call("GET", f"jobs/{segment(self.id)}", wire.JobInfo)
 
     def tasks(
         self,
@@ -59,7 +63,7 @@ class Job:
         left = limit
         while left is None or left > 0:
             query["limit"] = PAGE if left is None else min(left, PAGE)
-            page = self._api.call("GET", f"jobs/{segment(self.id)}/tasks", wire.JobTasks, query=query)
+            page = self._client.call("GET", f"jobs/{segment(self.id)}/tasks", wire.JobTasks, query=query)
             yield from page.tasks
             left = None if left is None else left - len(page.tasks)
             if page.cursor is None:
@@ -74,15 +78,15 @@ class Job:
     def graph(self, *, max_nodes: int = 2_000, prefix: str | None = None, depth: int | None = None) -> wire.JobGraph:
         """Nodes and edges; above ``max_nodes`` nodes in groups, of which ``prefix`` and ``depth`` select one."""
         query = {"max_nodes": max_nodes, "prefix": prefix, "depth": depth}
-        return self._api.call("GET", f"jobs/{segment(self.id)}/graph", wire.JobGraph, query=query)
+        return self._client.call("GET", f"jobs/{segment(self.id)}/graph", wire.JobGraph, query=query)
 
     def outputs(self) -> wire.JobOutputs:
         """The results of the tasks without children; the first 1,000."""
-        return self._api.call("GET", f"jobs/{segment(self.id)}/outputs", wire.JobOutputs, query={"limit": PAGE})
+        return self._client.call("GET", f"jobs/{segment(self.id)}/outputs", wire.JobOutputs, query={"limit": PAGE})
 
     def compare(self, other: str, *, cursor: str | None = None) -> JobComparison:
         query = {"other": other, "cursor": cursor}
-        return self._api.call("GET", f"jobs/{segment(self.id)}/compare", JobComparison, query=query)
+        return self._client.call("GET", f"jobs/{segment(self.id)}/compare", JobComparison, query=query)
 
     def errors(self) -> dict[str, list[wire.JobTask]]:
         """Tasks that ended without success, grouped by what happened."""
@@ -105,7 +109,7 @@ class Job:
         if reasons is not None:
             wait_s = min(wait_s, max(1.0, reasons.due_in()))
         body = {"wait_s": wait_s, "seq": seq}
-        waited = self._api.call("POST", f"jobs/{segment(self.id)}/wait", JobWaited, body=body, wait_s=wait_s)
+        waited = self._client.call("POST", f"jobs/{segment(self.id)}/wait", JobWaited, body=body, wait_s=wait_s)
         if reasons is not None and not waited.done and not reasons.due_in():
             reasons.look_at_job(self, waited.job.counts)
         return waited
@@ -113,7 +117,7 @@ class Job:
     def wait(self, timeout: float | None = None) -> wire.JobInfo:
         """The job once it has ended; WaitedTooLong after ``timeout`` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        reasons = WaitReasons(self._api)
+        reasons = WaitReasons(self._client)
         while True:
             left = MAX_WAIT_S if deadline is None else max(0.0, min(MAX_WAIT_S, deadline - time.monotonic()))
             waited = self.poll(wait_s=left, reasons=reasons)
@@ -178,14 +182,14 @@ class Job:
 
     def meta(self) -> dict[str, str]:
         """The small texts of the job by name."""
-        return self._api.call("GET", f"jobs/{segment(self.id)}/meta", JobMeta).values
+        return self._client.call("GET", f"jobs/{segment(self.id)}/meta", JobMeta).values
 
     def set_meta(self, name: str, value: str | None, *, key: str | None = None) -> dict[str, str]:
         """Set a text of the job, or delete it with None; all texts afterwards."""
         return self._post("meta", JobMeta, {"name": name, "value": value}, key).values
 
     def delete(self, *, key: str | None = None) -> None:
-        self._api.call("DELETE", f"jobs/{segment(self.id)}", Done, key=key or new_key())
+        self._client.call("DELETE", f"jobs/{segment(self.id)}", Done, key=key or new_key())
 
     def _post(self, verb: str, answer: type[T], body: Mapping[str, Any], key: str | None) -> T:
-        return self._api.call("POST", f"jobs/{segment(self.id)}/{verb}", answer, body=body, key=key or new_key())
+        return self._client.call("POST", f"jobs/{segment(self.id)}/{verb}", answer, body=body, key=key or new_key())

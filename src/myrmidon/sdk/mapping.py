@@ -12,8 +12,8 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
-from myrmidon.sdk.function_calls import CALLS_PER_JOB, FunctionCalls, RemoteFuture
 from myrmidon.sdk.job_results import how_to_watch
+from myrmidon.sdk.pending_calls import CALLS_PER_JOB, PendingCalls, RemoteFuture
 from myrmidon.sdk.progress import progress_bar
 
 A = TypeVar("A")
@@ -39,7 +39,7 @@ class MapOptions(NamedTuple):
 class Mapper:
     """``client.map`` with options."""
 
-    def __init__(self, calls: FunctionCalls, options: MapOptions) -> None:
+    def __init__(self, calls: PendingCalls, options: MapOptions) -> None:
         self._calls = calls
         self._options = options
 
@@ -127,7 +127,7 @@ class MappedCalls:
 
     def __init__(
         self,
-        calls: FunctionCalls,
+        calls: PendingCalls,
         function: Callable[..., Any],
         items: Iterable[Any],
         args: Sequence[Any],

@@ -179,8 +179,8 @@ class NewJob(Recorder):
         submitted = self._sender.send((self._builder, self._fields, zips))
         self._codes = {module: packed.digest for module, packed in zips.items()}
         self._environments = [environment for environment, _ in self._builder.environments()]
-        job = Job(self._sender.api, submitted.job_id)
-        self._results = JobResults(job, self.name, self._sender.api, self._stream, submitted.task_ids)
+        job = Job(self._sender.client, submitted.job_id)
+        self._results = JobResults(job, self.name, self._sender.client, self._stream, submitted.task_ids)
 
     # -- follow -------------------------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class NewJob(Recorder):
         """The value of a call whose tasks have these outcomes."""
         values = {
             source_of(one).node.label: output_values(
-                outcomes[source_of(one).node.label], source_of(one).node.outputs, self._sender.api
+                outcomes[source_of(one).node.label], source_of(one).node.outputs, self._sender.client
             )
             for one in handles_in(handle)
         }

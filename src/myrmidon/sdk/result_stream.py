@@ -20,7 +20,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from myrmidon.sdk.api.caller import decode
-from myrmidon.sdk.api.calls import Api
+from myrmidon.sdk.client import Client
 from myrmidon.sdk.errors import CallFailed, NotFound
 from myrmidon.sdk.transport import parse_events, pieces_of
 from myrmidon.sdk.wait_reasons import WaitReasons
@@ -49,8 +49,8 @@ class Waiter(Protocol):
 class ResultStream:
     """The tasks that one client waits for. Its thread starts with the first of them."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._waiting: dict[str, Waiter] = {}
@@ -62,7 +62,7 @@ class ResultStream:
         self._response: urllib3.BaseHTTPResponse | None = None
         self._thread: threading.Thread | None = None
         self._fetchers: ThreadPoolExecutor | None = None
-        self._reasons = WaitReasons(api)
+        self._reasons = WaitReasons(client)
 
     @contextlib.contextmanager
     def expecting(self) -> Iterator[str]:
@@ -134,7 +134,7 @@ class ResultStream:
     def _add_chunk(self, stream_id: str, chunk: Sequence[str]) -> None:
         for attempt in range(_ADD_ATTEMPTS):
             try:
-                self._api.follow_results(stream_id, chunk)
+                self._client.follow_results(stream_id, chunk)
             except NotFound:
                 if attempt + 1 == _ADD_ATTEMPTS:
                     raise
@@ -161,7 +161,7 @@ class ResultStream:
 
     def _read_stream(self, sent: Sequence[str]) -> bool:
         """Read one stream that begins with these tasks, until it ends or breaks; whether the next one is urgent."""
-        response = self._api.open_results(sent)
+        response = self._client.open_results(sent)
         is_urgent = False
         try:
             with self._lock:

@@ -7,19 +7,19 @@ from typing import Any
 
 from myrmidon.functions.handles import Handle, TupleHandle, source_of
 from myrmidon.functions.values import decode
-from myrmidon.sdk.api.calls import Api
+from myrmidon.sdk.client import Client
 from myrmidon.sdk.errors import CallFailed
 from myrmidon.wire.values import TaskOutcome
 
 SUCCEEDED = "SUCCEEDED"
 
 
-def output_values(outcome: TaskOutcome, annotations: Sequence[Any], api: Api) -> list[Any]:
+def output_values(outcome: TaskOutcome, annotations: Sequence[Any], client: Client) -> list[Any]:
     """The decoded outputs of a task that has succeeded."""
     if len(outcome.outputs) != len(annotations):
         raise CallFailed(f"Task {outcome.task_id} has {len(outcome.outputs)} outputs, expected {len(annotations)}.")
     return [
-        decode(output.inline if output.inline is not None else api.value(output.value_id).data, annotation)
+        decode(output.inline if output.inline is not None else client.value(output.value_id).data, annotation)
         for output, annotation in zip(outcome.outputs, annotations, strict=True)
     ]
 

@@ -16,10 +16,10 @@ from myrmidon.functions.annotations import annotation_of
 from myrmidon.functions.argument_checks import texts
 from myrmidon.functions.shared_ref import SharedRef
 from myrmidon.functions.types import type_string
-from myrmidon.functions.values import MAX_BYTES, decode, encode, too_large
+from myrmidon.functions.values import INLINE_BYTES, MAX_BYTES, decode, encode, too_large
 from myrmidon.sdk.errors import NotFound
 from myrmidon.sdk.job_sender import JobSender
-from myrmidon.wire.shared_values import MAX_INLINE_BYTES
+from myrmidon.wire.shared_values import SharedValueInfo
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Shared(SharedRef, Generic[T]):
 
     def get(self) -> T:
         """Read the value from the server."""
-        value: T = decode(self._sender.api.value(self.id).data, self._annotation)
+        value: T = decode(self._sender.client.value(self.id).data, self._annotation)
         return value
 
     def drop(self) -> bool:
@@ -75,13 +75,19 @@ def share(sender: JobSender, value: T, annotation: Any, localities: Sequence[str
     data = encode(value, annotation)
     if len(data) > MAX_BYTES:
         raise ValueError(f"{too_large('the value', len(data))}; share it in pieces")
-    text = type_string(annotation)
+    made = store(sender, type_string(annotation), data, localities)
+    return Shared(sender, made.id, made.type, annotation)
 
-    def create(payload: Mapping[str, Any]) -> Shared[T]:
-        made = sender.api.create_value(text, payload, group=sender.group, localities=localities)
-        return Shared(sender, made.id, made.type, annotation)
 
-    if len(data) <= MAX_INLINE_BYTES:
+def store(
+    sender: JobSender, type_: str, data: bytes, localities: Sequence[str], job: str | None = None
+) -> SharedValueInfo:
+    """Store an encoded value, which the resource group of the sender references, or this job."""
+
+    def create(payload: Mapping[str, Any]) -> SharedValueInfo:
+        return sender.client.create_value(type_, payload, group=sender.group, job=job, localities=localities)
+
+    if len(data) <= INLINE_BYTES:
         return create({"inline": base64.b64encode(data).decode()})
     digest = hashlib.sha256(data).hexdigest()
     return sender.with_files({digest: data}, lambda: create({"digest": digest, "size": len(data)}))
@@ -89,13 +95,13 @@ def share(sender: JobSender, value: T, annotation: Any, localities: Sequence[str
 
 def keep(sender: JobSender, value_id: str, type_: str, annotation: Any) -> Shared[Any]:
     """Reference a shared value that a job has made."""
-    sender.api.ref_value(value_id, group=sender.group)
+    sender.client.ref_value(value_id, group=sender.group)
     return Shared(sender, value_id, type_, annotation)
 
 
 def drop(sender: JobSender, value_id: str) -> bool:
     """Drop the reference of the resource group to a shared value; whether the value was deleted with it."""
     try:
-        return sender.api.unref_value(value_id, group=sender.group).deleted
+        return sender.client.unref_value(value_id, group=sender.group).deleted
     except NotFound:
         return False

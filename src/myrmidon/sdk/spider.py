@@ -15,7 +15,6 @@ from myrmidon.functions.shared_ref import SharedRef
 from myrmidon.functions.task_context import Data
 from myrmidon.functions.task_graph import TaskGraph, graph_of
 from myrmidon.functions.types import type_string
-from myrmidon.sdk.api.calls import Api
 from myrmidon.sdk.client import AUTO, Client
 from myrmidon.sdk.code_packages import CodePackages
 from myrmidon.sdk.errors import CallFailed
@@ -46,11 +45,11 @@ _STATUS: Final = {
 class Job:
     """A submitted job. It stays on the server when this object goes."""
 
-    def __init__(self, api: Api, job_id: str, outputs: Sequence[tuple[str, list[Any]]]) -> None:
+    def __init__(self, client: Client, job_id: str, outputs: Sequence[tuple[str, list[Any]]]) -> None:
         """``outputs``: of each task without children its id and the annotations of what it returns."""
         self.id = job_id
-        self._api = api
-        self._handle = JobHandle(api, job_id)
+        self._client = client
+        self._handle = JobHandle(client, job_id)
         self._outputs = outputs
         self._status = JobStatus.Running
         self._results: tuple[Any, ...] | None = None
@@ -72,8 +71,8 @@ class Job:
     def _values(self, task_id: str, annotations: list[Any]) -> list[Any]:
         if not annotations:
             return []
-        [outcome] = self._api.results([task_id], wait_s=0.0).results
-        return output_values(outcome, annotations, self._api)
+        [outcome] = self._client.results([task_id], wait_s=0.0).results
+        return output_values(outcome, annotations, self._client)
 
     def wait_complete(self, timeout: float | None = None) -> JobStatus:
         """Wait until the job has ended. Raises WaitedTooLong."""
@@ -95,7 +94,7 @@ class Driver:
         self, url: str | None = None, token: str | None = None, *, group: str | None = None, code: str | Path = AUTO
     ) -> None:
         self.client = Client(url, token, group=group, code=code)
-        self._sender = JobSender(self.client.api, group)
+        self._sender = JobSender(self.client, group)
         self._packages = CodePackages(code)
 
     def __enter__(self) -> Self:
@@ -154,7 +153,7 @@ class Driver:
             (submitted.task_ids[source_of(built.handles[one]).node.label], nodes[one].function.signature.outputs)
             for one in built.graph.output_nodes
         ]
-        return Job(self.client.api, submitted.job_id, outputs)
+        return Job(self.client, submitted.job_id, outputs)
 
     def create_data(self, data: Data) -> Data:
         """Store data once, so that jobs refer to it; it can be created once only. ``drop_data`` ends that."""

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from myrmidon.functions.types import module_name
-from myrmidon.sdk.api.calls import Api
+from myrmidon.sdk.client import Client
 from myrmidon.sdk.errors import CallFailed
 from myrmidon.sdk.exit_code import exit_code_text
 from myrmidon.wire.values import TaskOutcome
@@ -34,24 +34,24 @@ class TaskFailed(Exception):
     error_message = ""
     remote_traceback = ""
     place = ""
-    api: Api | None = None
+    client: Client | None = None
     _log_tail: str | None = None
     _message: str | None = None
 
     @property
     def log_tail(self) -> str:
         """The last 8 KiB of the task's output; read from the server when it is first asked for."""
-        if self._log_tail is None and self.api is not None:
+        if self._log_tail is None and self.client is not None:
             with contextlib.suppress(CallFailed):
-                self._log_tail = self.api.log_tail(self.task_id).decode("utf-8", "replace")
+                self._log_tail = self.client.log_tail(self.task_id).decode("utf-8", "replace")
         return self._log_tail or ""
 
     @property
     def message(self) -> str:
         """What the bot has said about the end of a run that no exception has ended: a crash, too much memory."""
-        if self._message is None and self.api is not None:
+        if self._message is None and self.client is not None:
             with contextlib.suppress(CallFailed):
-                runs = self.api.task(self.task_id).runs
+                runs = self.client.task(self.task_id).runs
                 self._message = str((runs[-1].evidence or {}).get("message", "")) if runs else ""
         return self._message or ""
 
@@ -71,11 +71,11 @@ class TaskFailed(Exception):
 
     def __reduce__(self) -> Any:
         """Copied without the connection to the server."""
-        state = {name: value for name, value in vars(self).items() if name != "api"}
+        state = {name: value for name, value in vars(self).items() if name != "client"}
         return _restored, (self.error_type, [], state)
 
 
-def task_failed(outcome: TaskOutcome, label: str, api: Api) -> TaskFailed:
+def task_failed(outcome: TaskOutcome, label: str, client: Client) -> TaskFailed:
     """The error for a task that has ended without success. The server is asked for more when that is read."""
     error = outcome.error
     names = [error.type, *error.bases] if error is not None else []
@@ -93,7 +93,7 @@ def task_failed(outcome: TaskOutcome, label: str, api: Api) -> TaskFailed:
         failure.error_message = error.message
         failure.remote_traceback = error.traceback
         failure.place = error.place
-    failure.api = api
+    failure.client = client
     return failure
 
 

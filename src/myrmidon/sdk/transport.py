@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http.client import BadStatusLine, IncompleteRead
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import urlencode, urlsplit
 
 import urllib3
@@ -41,9 +41,8 @@ from myrmidon.sdk.errors import (
 
 _log = logging.getLogger("myrmidon")
 
-T = TypeVar("T")
-
 KEY_HEADER: Final = "Idempotency-Key"
+_EVENT_STREAM: Final = "text/event-stream"
 _WARNING_HEADER: Final = "Myrmidon-Warning"
 _LENGTH_HEADERS: Final = frozenset({"content-length", "transfer-encoding"})
 _MAX_IDLE: Final = 32
@@ -89,6 +88,17 @@ class Reply:
         except ValueError:
             message = "This is no response of a Myrmidon server: it is not JSON."
             raise CallFailed(message, advice="Check the server's address.") from None
+
+
+class _Request(NamedTuple):
+    """What is sent in each attempt. ``place``: the path with its query; ``read_s``: the longest silence."""
+
+    method: str
+    place: str
+    headers: Mapping[str, str]
+    data: bytes | None
+    read_s: float
+    is_stream: bool = False
 
 
 @dataclass(frozen=True)
@@ -175,15 +185,11 @@ class Transport:
         """
         headers = self._headers(key)
         if body is not None:
-            data = json.dumps(body, separators=(",", ":")).encode()
+            data = _json(body)
         if data is not None:
             headers["Content-Type"] = content_type
-
-        def send() -> Reply:
-            response = self._send(method, path, query, headers, data, read_s=_READ_S + wait_s)
-            return Reply(response.status, response.headers, response.data)
-
-        reply = self._with_retries(send, within_s)
+        place = path + _query_string(query)
+        reply: Reply = self._with_retries(_Request(method, place, headers, data, _READ_S + wait_s), within_s)
         if (warning := reply.headers.get(_WARNING_HEADER)) is not None:
             _log.warning("warning: %s", warning)
         return reply
@@ -196,7 +202,11 @@ class Transport:
         last_id = after
         empty_streams = 0
         while True:
-            response = self._with_retries(lambda cursor=last_id: self._open(path, query, cursor))  # type: ignore[misc]
+            headers = {**self._headers(None), "Accept": _EVENT_STREAM}
+            if last_id is not None:
+                headers["Last-Event-ID"] = last_id
+            place = path + _query_string(query)
+            response = self._with_retries(_Request("GET", place, headers, None, _STREAM_READ_S, is_stream=True))
             try:
                 for event in parse_events(pieces_of(response)):
                     empty_streams = 0
@@ -211,15 +221,10 @@ class Transport:
 
     def open(self, method: str, path: str, *, body: Any, read_s: float = 20.0) -> urllib3.BaseHTTPResponse:
         """Make a call whose answer is a stream, with retries until it begins. ``read_s``: its longest silence."""
-        headers = {**self._headers(None), "Accept": "text/event-stream", "Content-Type": "application/json"}
-        data = json.dumps(body, separators=(",", ":")).encode()
-        return self._with_retries(lambda: self._send(method, path, None, headers, data, read_s=read_s, preload=False))
-
-    def _open(self, path: str, query: Mapping[str, Any] | None, cursor: str | None) -> urllib3.BaseHTTPResponse:
-        headers = {**self._headers(None), "Accept": "text/event-stream"}
-        if cursor is not None:
-            headers["Last-Event-ID"] = cursor
-        return self._send("GET", path, query, headers, None, read_s=_STREAM_READ_S, preload=False)
+        headers = {**self._headers(None), "Accept": _EVENT_STREAM, "Content-Type": "application/json"}
+        request = _Request(method, path, headers, _json(body), read_s, is_stream=True)
+        response: urllib3.BaseHTTPResponse = self._with_retries(request)
+        return response
 
     def _headers(self, key: str | None) -> dict[str, str]:
         headers = {"User-Agent": "myrmidon"}
@@ -229,26 +234,11 @@ class Transport:
             headers[KEY_HEADER] = key
         return headers
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, Any] | None,
-        headers: Mapping[str, str],
-        data: bytes | None,
-        *,
-        read_s: float,
-        preload: bool = True,
-    ) -> urllib3.BaseHTTPResponse:
-        """One attempt. Raises the error of the response, or urllib3's error when there is no response."""
+    def _address(self) -> int:
+        """The address for the next attempt: the first one again, some time after it was left."""
         if self._address_at and self._clock.monotonic() >= self._left_first_at + RETURN_S:
             self._address_at = 0
-        address = self._address_at
-        try:
-            return self._send_to(address, method, path, query, headers, data, read_s=read_s, preload=preload)
-        except (HTTPError, Overloaded):
-            self._leave(address)
-            raise
+        return self._address_at
 
     def _leave(self, address: int) -> None:
         """Use the next address, unless another thread has done that."""
@@ -257,34 +247,24 @@ class Transport:
             if address == 0:
                 self._left_first_at = self._clock.monotonic()
 
-    def _send_to(
-        self,
-        address: int,
-        method: str,
-        path: str,
-        query: Mapping[str, Any] | None,
-        headers: Mapping[str, str],
-        data: bytes | None,
-        *,
-        read_s: float,
-        preload: bool,
-    ) -> urllib3.BaseHTTPResponse:
+    def _attempt(self, address: int, request: _Request) -> Reply | urllib3.BaseHTTPResponse:
+        """Send a request once. Raises the error of the response, or urllib3's error when there is no response."""
         connect_s = _CONNECT_S if len(self._addresses) == 1 else _FAILOVER_CONNECT_S
         response = self._pool.request(
-            method,
-            self._addresses[address] + path + _query_string(query),
-            body=data,
-            headers=headers,
-            timeout=urllib3.Timeout(connect=connect_s, read=read_s),
+            request.method,
+            self._addresses[address] + request.place,
+            body=request.data,
+            headers=request.headers,
+            timeout=urllib3.Timeout(connect=connect_s, read=request.read_s),
             redirect=False,
-            preload_content=preload,
+            preload_content=not request.is_stream,
         )
         if _LENGTH_HEADERS.isdisjoint(name.lower() for name in response.headers):
             # A connection that is cut within the headers looks like an empty response.
             response.close()
             raise ProtocolError("the response was cut off")
         if response.status < 300:
-            return response
+            return response if request.is_stream else Reply(response.status, response.headers, response.data)
         error = error_for_response(response.status, _json_or_none(response.data))
         if isinstance(error, Overloaded):
             error.retry_after_s = _retry_after(response.headers.get("Retry-After"))
@@ -294,8 +274,8 @@ class Transport:
             raise NotAllowed(error.message, code=error.code, advice=self._how_to_log_in)
         raise error
 
-    def _with_retries(self, send: Callable[[], T], within_s: float | None = None) -> T:
-        """Call ``send`` until it gets a response or the retry limit is reached.
+    def _with_retries(self, request: _Request, within_s: float | None = None) -> Any:
+        """Send a request until it gets a response or the retry limit is reached: a Reply, or an open stream.
 
         The limit counts from the first failure: a long poll may have taken long before that.
         """
@@ -303,9 +283,12 @@ class Transport:
         failed_at: float | None = None
         attempt = 0
         while True:
+            address = self._address()
             try:
-                result = send()
+                result = self._attempt(address, request)
             except (HTTPError, Overloaded, ServerError) as failure:
+                if not isinstance(failure, ServerError):
+                    self._leave(address)
                 error = self._unreachable(failure) if isinstance(failure, HTTPError) else failure
                 if isinstance(failure, LocationValueError):
                     raise error from None  # the address is malformed: a retry cannot help
@@ -437,6 +420,10 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _jitter(attempt: int) -> float:
     max_delay = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2 ** min(attempt, 16))
     return random.uniform(0, max_delay)  # noqa: S311 - jitter, not a secret
+
+
+def _json(body: Any) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
 
 
 def _query_string(query: Mapping[str, Any] | None) -> str:

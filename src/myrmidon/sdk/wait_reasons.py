@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from myrmidon.sdk.errors import CallFailed
 
 if TYPE_CHECKING:
-    from myrmidon.sdk.api.calls import Api
+    from myrmidon.sdk.client import Client
     from myrmidon.sdk.jobs import Job
     from myrmidon.wire.tasks import TaskExplanation
 
@@ -40,8 +40,8 @@ class WaitReasons:
     task, it is held, or a task before it has failed. Of a single task every reason is said, its place in a queue too.
     """
 
-    def __init__(self, api: Api, say: Callable[[str], None] = _log.warning) -> None:
-        self._api = api
+    def __init__(self, client: Client, say: Callable[[str], None] = _log.warning) -> None:
+        self._client = client
         self._say = say
         self._explained: dict[str, Hashable] = {}
         self._seen: set[str] = set()
@@ -60,7 +60,7 @@ class WaitReasons:
         """Look at tasks: their labels by id, empty where the caller does not know them."""
         self._due_at = time.monotonic() + _NEXT_LOOK_S
         with contextlib.suppress(CallFailed):
-            states = self._api.wait(list(labels)[:_MOST_TASKS], wait_s=0).tasks
+            states = self._client.wait(list(labels)[:_MOST_TASKS], wait_s=0).tasks
             waiting = [task.task_id for task in states if task.state in ("WAITING", "READY")]
             self._explain({task_id: labels[task_id] for task_id in waiting})
 
@@ -88,7 +88,7 @@ class WaitReasons:
         while not done.wait(self.due_in()):
             self._due_at = time.monotonic() + _NEXT_LOOK_S
             with contextlib.suppress(CallFailed):
-                found = self._api.why(task_id)
+                found = self._client.why(task_id)
                 waits = found.state in ("WAITING", "READY")
                 reason = reason_of(found) if waits else None
                 if reason not in (None, said) and not done.is_set():
@@ -104,7 +104,7 @@ class WaitReasons:
         said = set[str]() if any(labels.values()) else self._said
         new_first = sorted(kinds.items(), key=lambda kind: self._seen.issuperset(kind[1]))
         for kind, task_ids in new_first[:_MOST_KINDS]:
-            found = self._api.why(task_ids[0])
+            found = self._client.why(task_ids[0])
             is_news = not self._seen.issuperset(task_ids) or self._explained.get(kind) != reason_of(found)
             self._explained[kind] = reason_of(found)
             self._seen.update(task_ids)

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from myrmidon.wire.fields import Limit, Micros, Name, TaskId
 from myrmidon.wire.files import MAX_FILE_BYTES, Digest
 
-MAX_INLINE_BYTES = 1_024
+INLINE_BYTES = 1_024
 MAX_ADDRESSES = 100
 Address = Annotated[str, Meta(min_length=1, max_length=40, examples=["10.0.0.7"])]
 """The address of a machine, as a bot's page shows it."""
@@ -20,7 +20,7 @@ JobRef = Annotated[str, Meta(min_length=1, max_length=256)]
 class NewPayload(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The MessagePack form of a value: up to 1,024 bytes in base64, or an uploaded file by its digest and size."""
 
-    inline: Annotated[bytes, Meta(max_length=MAX_INLINE_BYTES)] | None = None
+    inline: Annotated[bytes, Meta(max_length=INLINE_BYTES)] | None = None
     digest: Digest | None = None
     size: Annotated[int, Meta(ge=0, le=MAX_FILE_BYTES)] | None = None
 

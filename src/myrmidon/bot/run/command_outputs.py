@@ -16,9 +16,7 @@ from hashlib import sha256
 from typing import Any, Callable
 
 from myrmidon.functions.json_values import JsonProblem, encode_json
-from myrmidon.functions.values import MAX_BYTES, too_large
-
-INLINE_BYTES = 1 << 10
+from myrmidon.functions.values import INLINE_BYTES, MAX_BYTES, too_large
 
 Store = Callable[[str, bytes], None]
 """Stores a file by its digest. Raises TransferFailed."""

@@ -33,13 +33,15 @@ class Caller:
         key: str | None = None,
         wait_s: float = 0.0,
         within_s: float | None = None,
+        data: bytes | None = None,
     ) -> T:
         """Call a path below /api/v1 and decode the answer as this type.
 
-        ``wait_s`` is how long a long poll may hold the answer; ``within_s`` limits the retries further.
+        ``wait_s`` is how long a long poll may hold the answer; ``within_s`` limits the retries further. ``data`` is a
+        body that is encoded already.
         """
         reply = self.transport.call(
-            method, f"{API}/{path}", body=body, query=query, key=key, wait_s=wait_s, within_s=within_s
+            method, f"{API}/{path}", body=body, query=query, key=key, wait_s=wait_s, within_s=within_s, data=data
         )
         return decode(reply.data, answer)
 

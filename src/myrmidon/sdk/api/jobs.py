@@ -1,4 +1,4 @@
-"""Calls about jobs. Those about one job are methods of sdk/jobs.py's Job."""
+"""Calls about jobs. Those about one job are methods of its handle, ``Job`` in sdk/jobs.py."""
 
 from __future__ import annotations
 
@@ -6,28 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from myrmidon.functions.argument_checks import mapping
-from myrmidon.sdk.api.caller import Caller, segment
-from myrmidon.sdk.transport import new_key
+from myrmidon.sdk.api.caller import Caller
 from myrmidon.wire import jobs as wire
 
 
 class JobCalls(Caller):
-    def submit_job(
-        self,
-        document: Mapping[str, Any],
-        *,
-        parameters: Mapping[str, Any] | None = None,
-        group: str | None = None,
-        resume: bool = False,
-        key: str | None = None,
-    ) -> wire.JobSubmitted:
-        """Submit a graph document (docs/jobs.md). One with an ``external_id`` may be submitted again: it is the same
-        job, unless the document has changed; with ``resume`` a changed one supersedes it."""
-        body = _body(document, parameters, group, resume=resume)
-        external_id = document.get("external_id")
-        method, path = ("PUT", f"jobs/{segment(external_id)}") if external_id else ("POST", "jobs")
-        return self.call(method, path, wire.JobSubmitted, body=body, key=key or new_key())
-
     def submit_jobs(
         self, documents: Sequence[Mapping[str, Any]], *, group: str | None = None, key: str | None = None
     ) -> wire.JobsSubmitted:
@@ -46,7 +29,7 @@ class JobCalls(Caller):
         resume: bool = False,
     ) -> wire.JobCheck:
         """Validate a graph document and match it with the fleet; nothing is stored."""
-        body = _body(document, parameters, group, resume=resume)
+        body = job_body(document, parameters, group, resume=resume)
         return self.call("POST", "jobs/check", wire.JobCheck, body=body)
 
     def jobs(self, **filters: Any) -> wire.JobList:
@@ -54,9 +37,10 @@ class JobCalls(Caller):
         return self.call("GET", "jobs", wire.JobList, query=filters)
 
 
-def _body(
+def job_body(
     document: Mapping[str, Any], parameters: Mapping[str, Any] | None, group: str | None, *, resume: bool
 ) -> dict[str, Any]:
+    """The body of the calls that submit or check a graph document."""
     mapping("the document", document, "{'name': 'build', 'tasks': {...}}, for example what json.load returns")
     given = dict(mapping("parameters", parameters or {}, "{'arch': 'arm64'}"))
     body = {"job": document, "parameters": given, "group": group}

@@ -29,11 +29,7 @@ class LogCalls(Caller):
         offset = max(0, int(head.headers["X-Log-Length"]) - num_bytes)
         return self.transport.call("GET", path, query={"stream": "both", "offset": offset, "limit": num_bytes}).data
 
-    def follow(self, task_id: str, *, run: int | None = None, stream: str = "both") -> Iterator[LogBytes | Ended]:
-        """The log as it is written, then the end of the task or run. Resumes after a server restart.
-
-        A line of its own says how many bytes are missing where some are.
-        """
+    def _follow(self, task_id: str, *, run: int | None, stream: str) -> Iterator[LogBytes | Ended]:
         path, query = f"{API}/tasks/{segment(task_id)}/log/follow", {"run": run, "stream": stream}
         for event in self.transport.stream(path, query=query):
             if event.name == "log":

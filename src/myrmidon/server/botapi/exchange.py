@@ -31,18 +31,24 @@ from myrmidon.server.botapi.handshake import zip_hmac
 from myrmidon.server.botapi.logs import store_pieces
 from myrmidon.server.botapi.messages import EMPTY_RESPONSE, AssignedRun, ExchangeRequest, ExchangeResponse, encode
 from myrmidon.server.botapi.rendering import read_files
-from myrmidon.server.calls import Call
+from myrmidon.server.calls import BOTS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.dispatch.claims import begin_give_back_unreceived, give_back, note_request
 from myrmidon.server.fleet import rollout
 from myrmidon.server.fleet.cache_hints import size_hints_for
 from myrmidon.server.waiting.connected_bots import ConnectedBot, WakeReason, Wakeup
 
+ROUTES = Routes()
+
 STATE_WRITE_INTERVAL: Micros = 10 * SECOND
 MAX_WAIT_S = 120.0
 _WORK_IN_SOME_QUEUE = Wakeup(WakeReason.WORK)
 
 
+@ROUTES.add(
+    "POST", "/bot/v1/exchange", BOTS, "Report and get work; held while there is none", body=ExchangeRequest,
+    out=ExchangeResponse, mutates=True, waits=True, vital=True,
+)  # fmt: skip
 async def exchange(context: ServerContext, call: Call) -> bytes:
     """Apply a bot's reports and give it work; held until there is something to send, or ``wait_s`` is over."""
     request: ExchangeRequest = call.body

@@ -7,14 +7,23 @@ from myrmidon.model.errors import NotFound
 from myrmidon.scheduler.files import group_of_live_run
 from myrmidon.server.botapi.bot_snapshot import require_bot_id
 from myrmidon.server.botapi.conversion import parse_run
-from myrmidon.server.calls import Answer, Call
+from myrmidon.server.calls import BOTS, Answer, Call, Routes, StreamedBody
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.files import send_file, store_file
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.views import run_files
-from myrmidon.wire.files import StoredFile
+from myrmidon.wire.files import MAX_FILE_BYTES, StoredFile
+
+ROUTES = Routes()
 
 
+@ROUTES.add(
+    "GET",
+    "/bot/v1/runs/{run}/files/{digest}",
+    BOTS,
+    "Fetch a file that a run needs",
+    media="application/octet-stream",
+)
 async def fetch_file(context: ServerContext, call: Call) -> Answer:
     """A file that is an input of a run of this bot, a part of one, or its code; only while the run is live."""
     digest = check_digest(call.params["digest"])
@@ -28,6 +37,10 @@ async def fetch_file(context: ServerContext, call: Call) -> Answer:
     return await send_file(context, digest)
 
 
+@ROUTES.add(
+    "PUT", "/bot/v1/runs/{run}/files/{digest}", BOTS, "Store a file that a run has produced",
+    body=StreamedBody, mutates=True, body_limit=MAX_FILE_BYTES,
+)  # fmt: skip
 async def store_output(context: ServerContext, call: Call) -> StoredFile:
     """Store a file of a live run of this bot for the run's resource group; idempotent."""
     check_digest(call.params["digest"])

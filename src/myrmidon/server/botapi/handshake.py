@@ -23,12 +23,14 @@ from myrmidon.server.botapi.bot_snapshot import BotSnapshot, read_snapshot, regi
 from myrmidon.server.botapi.conversion import parse_run
 from myrmidon.server.botapi.introduction import introduce, lock_token
 from myrmidon.server.botapi.messages import HandshakeRequest, HandshakeResponse, encode
-from myrmidon.server.calls import Call, Role
+from myrmidon.server.calls import BOTS, INTRODUCERS, Call, Role, Routes
 from myrmidon.server.config.bot_groups import BotGroupConfig
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import config_sync, rollout
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
+
+ROUTES = Routes()
 
 VERSION = installed("myrmidon")
 
@@ -41,6 +43,10 @@ class Accepted(Struct, frozen=True):
     dimensions: dict[str, list[str]]
 
 
+@ROUTES.add(
+    "POST", "/bot/v1/handshake", INTRODUCERS | BOTS, "Start or continue a bot's session", body=HandshakeRequest,
+    mutates=True,
+)  # fmt: skip
 async def handshake(context: ServerContext, call: Call) -> HandshakeResponse:
     """Start or continue a session: the bot's credential, its configuration, and which runs are still its own.
 

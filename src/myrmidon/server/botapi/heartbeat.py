@@ -20,11 +20,17 @@ from myrmidon.server.botapi.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
 )
-from myrmidon.server.calls import Call
+from myrmidon.server.calls import BOTS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet import rollout
 
+ROUTES = Routes()
 
+
+@ROUTES.add(
+    "POST", "/bot/v1/heartbeat", BOTS, "Renew the leases of a busy bot's runs; which of them must stop",
+    body=HeartbeatRequest, mutates=True, vital=True,
+)  # fmt: skip
 async def heartbeat(context: ServerContext, call: Call) -> HeartbeatResponse:
     """Renew the leases of a busy bot's runs; returns which of them must stop."""
     body: HeartbeatRequest = call.body
@@ -44,6 +50,7 @@ async def heartbeat(context: ServerContext, call: Call) -> HeartbeatResponse:
     )
 
 
+@ROUTES.add("POST", "/bot/v1/event", BOTS, "Record an event of a bot for its owner", body=BotEvent, mutates=True)
 async def event(context: ServerContext, call: Call) -> EventResponse:
     """Record an event of a bot for its owner, and act on those that tell its end or a bad release."""
     body: BotEvent = call.body

@@ -11,15 +11,21 @@ from myrmidon.scheduler.report import LogBytes
 from myrmidon.server.botapi.bot_snapshot import require_bot_id
 from myrmidon.server.botapi.conversion import parse_marks, parse_run, to_log_bytes
 from myrmidon.server.botapi.messages import ExchangeRequest, LogQuery, LogStored
-from myrmidon.server.calls import Call
+from myrmidon.server.calls import BOTS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.store.engine.db import Tx
+
+ROUTES = Routes()
 
 MAX_EXCHANGE_LOG_BYTES = 256 << 10
 MAX_LOG_BYTES = 1 << 20
 _MAX_CACHED_RIGHTS = 10_000
 
 
+@ROUTES.add(
+    "POST", "/bot/v1/log/{run}/{stream}", BOTS, "Upload bytes of a run's output at their offset", body=bytes,
+    query=LogQuery, mutates=True, body_limit=MAX_LOG_BYTES,
+)  # fmt: skip
 async def upload_log(context: ServerContext, call: Call) -> LogStored:
     """Store bytes of a run's output at their offset; idempotent."""
     bot_id = require_bot_id(call)

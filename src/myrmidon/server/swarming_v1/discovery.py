@@ -16,7 +16,7 @@ from msgspec import Struct
 from myrmidon.server.calls import (
     ANYONE,
     Call,
-    Route,
+    Routes,
 )
 from myrmidon.server.context import ServerContext
 from myrmidon.server.swarming_v1 import messages as v1
@@ -26,6 +26,7 @@ from myrmidon.server.swarming_v1.style import V1
 from myrmidon.server.swarming_v1.tasks import DEFAULT_LIMIT, MAX_LIMIT
 
 PREFIX: Final = "SwarmingRpcs"
+ROUTES = Routes()
 _ENUMS: Final[Mapping[str, list[str]]] = {
     "state": list(STATE_FILTERS),
     "sort": list(SORTS),
@@ -186,11 +187,15 @@ def _root(context: ServerContext, call: Call) -> str:
     return f"{base}{ROOTS[V1]}"
 
 
+@ROUTES.add(
+    "GET", "/_ah/api/discovery/v1/apis/swarming/v1/rest", ANYONE, "Get the discovery document of the API v1", style=V1
+)
 async def show_document(context: ServerContext, call: Call) -> bytes:
     """The discovery document."""
     return msgspec.json.encode(document(_root(context, call)))
 
 
+@ROUTES.add("GET", "/_ah/api/discovery/v1/apis", ANYONE, "List discovery documents", style=V1)
 async def show_directory(context: ServerContext, call: Call) -> bytes:
     """The directory of discovery documents, which has one entry."""
     root = _root(context, call)
@@ -207,23 +212,3 @@ async def show_directory(context: ServerContext, call: Call) -> bytes:
         "icons": {"x16": "", "x32": ""},
     }
     return msgspec.json.encode({"kind": "discovery#directoryList", "discoveryVersion": "v1", "items": [item]})
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/_ah/api/discovery/v1/apis",
-        call=show_directory,
-        who=ANYONE,
-        style=V1,
-        summary="List discovery documents",
-    ),
-    Route(
-        method="GET",
-        path="/_ah/api/discovery/v1/apis/swarming/v1/rest",
-        call=show_document,
-        who=ANYONE,
-        style=V1,
-        summary="Get the discovery document of the API v1",
-    ),
-)

@@ -171,25 +171,14 @@ def _route(method: Method, style: Style) -> Route:
     )
 
 
-ACCOUNTS = (
+ROUTES = (
+    *(_route(method, style) for style in ROOTS for method in METHODS),
     Route(
-        method="GET",
-        path="/auth/api/v1/accounts/self",
-        call=server.account,
-        who=ANYONE,
-        asks_who=True,
-        out=v1.Account,
-        style=V1_OLD,
-        summary="Get the caller's identity",
+        "GET", "/auth/api/v1/accounts/self", server.account, ANYONE, "Get the caller's identity",
+        asks_who=True, out=v1.Account, style=V1_OLD,
     ),
     Route(
-        method="GET",
-        path="/auth/api/v1/server/oauth_config",
-        call=server.oauth_config,
-        who=ANYONE,
-        out=v1.OAuthConfig,
-        style=V1_OLD,
-        summary="Get the OAuth configuration, which is empty",
+        "GET", "/auth/api/v1/server/oauth_config", server.oauth_config, ANYONE,
+        "Get the OAuth configuration, which is empty", out=v1.OAuthConfig, style=V1_OLD,
     ),
-)
-ROUTES = (*(_route(method, style) for style in ROOTS for method in METHODS), *ACCOUNTS)
+)  # fmt: skip

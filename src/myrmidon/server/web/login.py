@@ -11,7 +11,7 @@ from myrmidon.model.errors import Forbidden
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.auth import cookies, origins, sessions
 from myrmidon.server.auth.sessions import LIFETIME_S, NewSession
-from myrmidon.server.calls import ANYONE, READERS, Answer, Call, Identity, Route
+from myrmidon.server.calls import ANYONE, READERS, Answer, Call, Identity, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import session
@@ -20,11 +20,13 @@ from myrmidon.wire.session import LinkInfo, LoggedIn, LogIn, LogOut, NewLink, Se
 
 VERSION = version("myrmidon")
 LINK_PATH = "/auth/link"
+ROUTES = Routes()
 
 
 # ---------------------------------------------------------------- who is logged in
 
 
+@ROUTES.add("GET", "/api/v1/session", READERS, "Who the caller is")
 async def get_session(context: ServerContext, call: Call) -> SessionInfo:
     """Who the caller is and how it was identified."""
     who, csrf, expires_at = call.who, None, None
@@ -47,6 +49,16 @@ async def get_session(context: ServerContext, call: Call) -> SessionInfo:
 # ---------------------------------------------------------------- logging in
 
 
+@ROUTES.add(
+    "POST",
+    "/auth/login",
+    READERS,
+    "Log in a browser with a token",
+    body=LogIn,
+    out=LoggedIn,
+    mutates=True,
+    from_page=True,
+)
 async def log_in(context: ServerContext, call: Call) -> Answer:
     """Begin a session for the token that this call is made with. The response sets its cookie."""
     body: LogIn = call.body
@@ -60,6 +72,9 @@ def _require_token(who: Identity) -> int:
     return who.token_id
 
 
+@ROUTES.add(
+    "POST", LINK_PATH, ANYONE, "Log in a browser by a link", body=UseLink, out=LoggedIn, mutates=True, from_page=True
+)
 async def use_link(context: ServerContext, call: Call) -> Answer:
     """Begin a session by a link, which can be used once. The response sets its cookie."""
     body: UseLink = call.body
@@ -92,6 +107,7 @@ def _require_cookie_name(context: ServerContext, call: Call) -> str:
     return name
 
 
+@ROUTES.add("POST", "/auth/logout", READERS, "End the session of this browser", body=LogOut, out=Done, mutates=True)
 async def log_out(context: ServerContext, call: Call) -> Answer:
     """End the session of this browser; the response deletes its cookie."""
     who, now = call.who, context.now()
@@ -105,6 +121,7 @@ async def log_out(context: ServerContext, call: Call) -> Answer:
 # ---------------------------------------------------------------- links
 
 
+@ROUTES.add("POST", "/auth/links", READERS, "Create a link that logs in a browser", body=NewLink, mutates=True)
 async def create_link(context: ServerContext, call: Call) -> LinkInfo:
     """Create a link that logs in a browser with the rights of the token that this call is made with."""
     body: NewLink = call.body
@@ -117,57 +134,3 @@ async def create_link(context: ServerContext, call: Call) -> LinkInfo:
 
 def link_path(code: str) -> str:
     return f"{LINK_PATH}#{code}"
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/api/v1/session",
-        call=get_session,
-        who=READERS,
-        out=SessionInfo,
-        summary="Who the caller is",
-    ),
-    Route(
-        method="POST",
-        path="/auth/login",
-        call=log_in,
-        who=READERS,
-        body=LogIn,
-        out=LoggedIn,
-        mutates=True,
-        from_page=True,
-        summary="Log in a browser with a token",
-    ),
-    Route(
-        method="POST",
-        path="/auth/links",
-        call=create_link,
-        who=READERS,
-        body=NewLink,
-        out=LinkInfo,
-        mutates=True,
-        summary="Create a link that logs in a browser",
-    ),
-    Route(
-        method="POST",
-        path=LINK_PATH,
-        call=use_link,
-        who=ANYONE,
-        body=UseLink,
-        out=LoggedIn,
-        mutates=True,
-        from_page=True,
-        summary="Log in a browser by a link",
-    ),
-    Route(
-        method="POST",
-        path="/auth/logout",
-        call=log_out,
-        who=READERS,
-        body=LogOut,
-        out=Done,
-        mutates=True,
-        summary="End the session of this browser",
-    ),
-)

@@ -14,11 +14,11 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from myrmidon.sdk.api.calls import Api
+from myrmidon.sdk.client import Client
 from myrmidon.sdk.code_packages import CodePackages
 from myrmidon.sdk.errors import NotFound
-from myrmidon.sdk.function_calls import FunctionCalls, RemoteFuture
 from myrmidon.sdk.job_sender import Graph, JobSender
+from myrmidon.sdk.pending_calls import PendingCalls, RemoteFuture
 from myrmidon.sdk.result_stream import ResultStream
 from myrmidon.wire.jobs import JobSubmitted
 from myrmidon.wire.values import Followed, ResultValue, StreamedResults, StreamOpened, TaskOutcome
@@ -49,7 +49,7 @@ class Server(JobSender):
     """Takes jobs and streams, and says that all tasks were cancelled that it was asked to cancel."""
 
     def __init__(self) -> None:
-        super().__init__(cast("Api", self))
+        super().__init__(cast("Client", self))
         self.submitted: list[list[str]] = []
         self.cancelled: list[str] = []
         self.opened: SimpleQueue[tuple[list[str], Response]] = SimpleQueue()
@@ -92,17 +92,17 @@ def server() -> Server:
 
 
 @pytest.fixture
-def calls(server: Server) -> Iterator[FunctionCalls]:
-    made = FunctionCalls(server, CodePackages("installed"), ResultStream(server.api))
+def calls(server: Server) -> Iterator[PendingCalls]:
+    made = PendingCalls(server, CodePackages("installed"), ResultStream(server.client))
     yield made
     made.close()
 
 
-def submit(calls: FunctionCalls, count: int) -> list[RemoteFuture[Any]]:
+def submit(calls: PendingCalls, count: int) -> list[RemoteFuture[Any]]:
     return calls.map(half, [float(number) for number in range(count)], (), {})
 
 
-def submit_one(server: Server, calls: FunctionCalls) -> tuple[RemoteFuture[Any], Response]:
+def submit_one(server: Server, calls: PendingCalls) -> tuple[RemoteFuture[Any], Response]:
     """A call, and the stream that was opened for it."""
     future = calls.submit(half, (1.0,), {})
     task_ids, response = server.opened.get(timeout=HANG_S)
@@ -111,7 +111,7 @@ def submit_one(server: Server, calls: FunctionCalls) -> tuple[RemoteFuture[Any],
 
 
 @contextmanager
-def busy(server: Server, calls: FunctionCalls) -> Iterator[None]:
+def busy(server: Server, calls: PendingCalls) -> Iterator[None]:
     """Another job is being submitted, so that calls of the block are not sent before its end."""
     go, begun = threading.Event(), threading.Event()
 
@@ -130,7 +130,7 @@ def busy(server: Server, calls: FunctionCalls) -> Iterator[None]:
 
 
 def test_ctrl_c_says_how_to_watch_the_call(
-    server: Server, calls: FunctionCalls, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: Server, calls: PendingCalls, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -143,7 +143,7 @@ def test_ctrl_c_says_how_to_watch_the_call(
     assert "myrmidon job watch j\n" in capsys.readouterr().err
 
 
-def test_a_call_that_is_cancelled_before_it_is_sent_is_not_sent(server: Server, calls: FunctionCalls):
+def test_a_call_that_is_cancelled_before_it_is_sent_is_not_sent(server: Server, calls: PendingCalls):
     with busy(server, calls):
         futures = submit(calls, 3)
         assert futures[1].cancel()
@@ -152,7 +152,7 @@ def test_a_call_that_is_cancelled_before_it_is_sent_is_not_sent(server: Server, 
 
 
 def test_a_call_that_is_cancelled_while_its_job_is_submitted_is_cancelled_on_the_server(
-    server: Server, calls: FunctionCalls
+    server: Server, calls: PendingCalls
 ):
     with busy(server, calls):
         futures = submit(calls, 3)
@@ -162,7 +162,7 @@ def test_a_call_that_is_cancelled_while_its_job_is_submitted_is_cancelled_on_the
 
 
 def test_a_call_that_is_cancelled_while_others_are_taken_out_of_the_job_is_cancelled_on_the_server(
-    server: Server, calls: FunctionCalls
+    server: Server, calls: PendingCalls
 ):
     class Nodes(dict[str, Any]):
         def pop(self, *args: Any) -> Any:
@@ -203,7 +203,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def test_calls_that_are_made_later_are_added_to_the_open_stream(server: Server, calls: FunctionCalls):
+def test_calls_that_are_made_later_are_added_to_the_open_stream(server: Server, calls: PendingCalls):
     first, response = submit_one(server, calls)
     until(lambda: bool(calls.stream._id))
     second = submit(calls, 1)[0]
@@ -213,7 +213,7 @@ def test_calls_that_are_made_later_are_added_to_the_open_stream(server: Server, 
     assert not first.done()
 
 
-def test_a_submit_that_names_the_stream_needs_no_further_call(server: Server, calls: FunctionCalls):
+def test_a_submit_that_names_the_stream_needs_no_further_call(server: Server, calls: PendingCalls):
     _, response = submit_one(server, calls)
     until(lambda: bool(calls.stream._id))
     server.follows = True
@@ -225,7 +225,7 @@ def test_a_submit_that_names_the_stream_needs_no_further_call(server: Server, ca
     assert server.added.empty()
 
 
-def test_a_result_that_comes_before_the_answer_of_its_submit_is_kept(server: Server, calls: FunctionCalls):
+def test_a_result_that_comes_before_the_answer_of_its_submit_is_kept(server: Server, calls: PendingCalls):
     _, response = submit_one(server, calls)
     until(lambda: bool(calls.stream._id))
     server.follows = True
@@ -238,7 +238,7 @@ def test_a_result_that_comes_before_the_answer_of_its_submit_is_kept(server: Ser
     assert submit(calls, 1)[0].result(HANG_S) == 0.5
 
 
-def test_a_stream_that_breaks_is_opened_again_with_what_has_not_ended(server: Server, calls: FunctionCalls):
+def test_a_stream_that_breaks_is_opened_again_with_what_has_not_ended(server: Server, calls: PendingCalls):
     first, response = submit_one(server, calls)
     until(lambda: bool(calls.stream._id))
     second = submit(calls, 1)[0]
@@ -252,7 +252,7 @@ def test_a_stream_that_breaks_is_opened_again_with_what_has_not_ended(server: Se
     assert second.result(HANG_S) == 0.5
 
 
-def test_a_server_that_does_not_have_the_stream_gets_a_new_one_with_everything(server: Server, calls: FunctionCalls):
+def test_a_server_that_does_not_have_the_stream_gets_a_new_one_with_everything(server: Server, calls: PendingCalls):
     submit_one(server, calls)
     until(lambda: bool(calls.stream._id))
     server.knows_streams = False
@@ -263,21 +263,21 @@ def test_a_server_that_does_not_have_the_stream_gets_a_new_one_with_everything(s
     assert second.result(HANG_S) == 0.5
 
 
-def test_a_task_that_was_deleted_fails_its_call(server: Server, calls: FunctionCalls):
+def test_a_task_that_was_deleted_fails_its_call(server: Server, calls: PendingCalls):
     future, response = submit_one(server, calls)
     response.send("results", StreamedResults([], missing=["id of half"]))
     with pytest.raises(NotFound, match="There is no task id of half"):
         future.result(HANG_S)
 
 
-def test_closing_ends_the_calls_that_wait(server: Server, calls: FunctionCalls):
+def test_closing_ends_the_calls_that_wait(server: Server, calls: PendingCalls):
     future, _ = submit_one(server, calls)
     calls.close()
     with pytest.raises(RuntimeError, match="the client was closed before the result of half; its job goes on"):
         future.result(HANG_S)
 
 
-def test_a_cancelled_task_ends_the_call_that_was_cancelled(server: Server, calls: FunctionCalls):
+def test_a_cancelled_task_ends_the_call_that_was_cancelled(server: Server, calls: PendingCalls):
     future, response = submit_one(server, calls)
     until(lambda: future.task_id is not None)
     assert future.cancel()

@@ -35,7 +35,7 @@ CALLS_PER_JOB: Final = 500
 class RemoteFuture(Future[T]):
     """The result of one call on a bot. ``cancel`` also works while the task waits for a bot."""
 
-    def __init__(self, calls: FunctionCalls, node: Node, decode: Callable[[list[Any]], T] | None) -> None:
+    def __init__(self, calls: PendingCalls, node: Node, decode: Callable[[list[Any]], T] | None) -> None:
         super().__init__()
         self.task_id: str | None = None
         self.job_id: str | None = None
@@ -89,8 +89,8 @@ class RemoteFuture(Future[T]):
 
     def _value(self, outcome: TaskOutcome) -> Any:
         if outcome.state != SUCCEEDED:
-            raise task_failed(outcome, self.label, self._calls.api)
-        values = output_values(outcome, self._annotations, self._calls.api)
+            raise task_failed(outcome, self.label, self._calls.client)
+        values = output_values(outcome, self._annotations, self._calls.client)
         return self._decode(values) if self._decode is not None else returned(values, self._returns)
 
 
@@ -102,14 +102,14 @@ class _Batch:
         self.calls: list[tuple[Handle, RemoteFuture[Any]]] = []
 
 
-class FunctionCalls:
+class PendingCalls:
     """Submits calls and resolves their futures. Its thread starts with the first call.
 
     ``_changed`` wakes the thread that submits, and the one that closes.
     """
 
     def __init__(self, sender: JobSender, packages: CodePackages, stream: ResultStream) -> None:
-        self.api = sender.api
+        self.client = sender.client
         self._sender = sender
         self._packages = packages
         self.stream = stream
@@ -221,14 +221,14 @@ class FunctionCalls:
     def cancel_task(self, task_id: str) -> bool:
         """Cancel a task that waits for a bot; False if it has started."""
         try:
-            return self.api.cancel(task_id, kill_running=False).state == CANCELLED
+            return self.client.cancel(task_id, kill_running=False).state == CANCELLED
         except CallFailed:
             return False
 
     def state_of(self, task_id: str) -> str:
         """The state of a task; empty if the server does not say."""
         try:
-            return self.api.wait([task_id], wait_s=0).tasks[0].state
+            return self.client.wait([task_id], wait_s=0).tasks[0].state
         except CallFailed:
             return ""
 

@@ -91,7 +91,7 @@ def stay_near(server_side: int) -> None:
 
 
 class Stock:
-    """Connections that outlive the Db that used them: each knows its statements, and none has to be made anew.
+    """Connections that outlive the Db that used them: each knows its statements, and none has to be prepared again.
 
     It stands between a Db and its backend. A link that the Db closes is rolled back and kept for the next; what
     the database sees is what it sees when a client goes: the end of the transaction. The tests of the store

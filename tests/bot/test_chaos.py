@@ -384,7 +384,7 @@ def _large(pool: str) -> dict[str, Any]:
 
 
 def test_a_command_that_cannot_even_be_killed_is_left_behind(server: LiveServer, tmp_path: Path, notes: Path):
-    """The last ditch: it is frozen by the kernel, as one that waits for a dead disk. The bot starts anew without it."""
+    """The last resort: the kernel freezes it, like one that waits for a dead disk. The bot starts again without it."""
     place = FREEZER / f"myrmidon-{os.getpid()}"
     try:
         place.mkdir()

@@ -288,7 +288,7 @@ def test_a_signal_lets_the_command_finish_and_gives_back_the_rest(stub: Stub, tm
         stub.until(lambda: [body for _, _, body in stub.calls if body.get("wait_s") and body["holds"]], "it to listen")
         calls = len(stub.calls)
         bot.process.terminate()
-        stub.until(lambda: len(stub.calls) > calls, "the signal to be handled, which makes the bot ask anew")
+        stub.until(lambda: len(stub.calls) > calls, "the signal to be handled, which makes the bot ask again")
         stub.submit("/bin/true")
         go.touch()
         assert bot.process.wait(HANG_S) == 0

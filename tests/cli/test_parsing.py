@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from myrmidon.cli import exit_codes, option_names
 from myrmidon.cli.main import Commands, myrmidon
-from myrmidon.cli.request_options import build_request, request_options
+from myrmidon.cli.request_options import REQUEST_PARAMETERS, build_request, request_options
 from myrmidon.model.task_request import Properties, Slice, TaskRequest
 from myrmidon.model.task_validation import parse_task
 from tests.architecture import source
@@ -132,25 +132,15 @@ def test_every_option_finds_its_place():
 
 
 def test_every_field_of_a_request_has_an_option_or_is_documented_not_to():
-    have = {TaskRequest: option_names.TASK, Slice: option_names.SLICE, Properties: option_names.PROPERTIES}
-    without = {
-        field
-        for struct, options in have.items()
-        for field in struct.__struct_fields__
-        if field not in options and not (struct is Slice and field == "properties")
-    }
-    assert without == set(option_names.WITHOUT_OPTION)
-    known = {name for parameter in ask.params for name in (*parameter.opts, "COMMAND")}
-    assert {option for options in have.values() for option in options.values()} <= known
-    assert [
-        field for struct, options in have.items() for field in options if field not in struct.__struct_fields__
-    ] == []
+    fields = {field for struct in (TaskRequest, Slice, Properties) for field in struct.__struct_fields__}
+    assert fields - REQUEST_PARAMETERS.keys() == {*option_names.WITHOUT_OPTION, "properties"}
+    assert REQUEST_PARAMETERS.keys() - fields == {"pool", "group"}
 
 
 def test_the_options_of_the_fields_are_documented():
     page = (source.ROOT / "docs" / "requests.md").read_text()
-    tables = option_names.TASK | option_names.SLICE | option_names.PROPERTIES
-    assert [field for field, option in tables.items() if f"| `{field}` | `{option}` |" not in page] == []
+    options = {field: option for field, option in REQUEST_PARAMETERS.items() if field not in ("pool", "group")}
+    assert [field for field, option in options.items() if f"| `{field}` | `{option}` |" not in page] == []
     assert [field for field in option_names.WITHOUT_OPTION if f"`{field}`" not in page.split("## Options")[1]] == []
 
 

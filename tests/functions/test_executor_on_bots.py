@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from myrmidon import Client
-from myrmidon.sdk.executor import RemoteExecutor
+from myrmidon.sdk.remote_executor import RemoteExecutor
 from tests.functions.live import a_client
 from tests.functions.remote_tasks import capture, count, half, later, mul, raise_after, wait_for_file
 from tests.live import LiveServer

@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from myrmidon.model.dag import build_dag
 from myrmidon.model.errors import InvalidRequest
-from myrmidon.model.job import Graph, encode_graph
+from myrmidon.model.job import Graph
 from myrmidon.model.job_document import labels_of, parse_graph
 from myrmidon.model.task_request import (
     TaskRequest,
     automatic_tags,
-    encode_task,
     properties_from_json,
     properties_hash,
     properties_json,
 )
 from myrmidon.model.task_validation import parse_task
 from myrmidon.model.validation import is_clean
+from tests.model.encoding import encode_graph, encode_task
 from tests.model.requests import DIGEST, a_function, a_graph, a_node, a_task, constant, one_slice, output_of
 
 # fmt: off

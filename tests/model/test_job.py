@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from myrmidon.model.dag import ExistingTask, build_dag, topological_order
 from myrmidon.model.errors import InvalidRequest
-from myrmidon.model.job import FailurePolicy, Graph, RequiresPolicy, composed_routing, encode_graph
+from myrmidon.model.job import FailurePolicy, Graph, RequiresPolicy, composed_routing
 from myrmidon.model.job_document import labels_of, parse_graph, substitute
 from myrmidon.model.limits import Limits
 from myrmidon.model.validation import MAX_PROBLEMS
+from tests.model.encoding import encode_graph
 from tests.model.requests import (
     a_function,
     a_graph,

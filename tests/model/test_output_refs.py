@@ -9,10 +9,10 @@ import pytest
 
 from myrmidon.model.dag import build_dag
 from myrmidon.model.errors import InvalidRequest
-from myrmidon.model.job import encode_graph
 from myrmidon.model.job_document import labels_read, parse_graph
 from myrmidon.model.task_request import OutputOf, properties_hash
 from myrmidon.model.task_validation import parse_task
+from tests.model.encoding import encode_graph
 
 A0, A1 = {"$output": "a:0"}, {"$output": "a:1"}
 

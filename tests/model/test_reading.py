@@ -14,9 +14,10 @@ import pytest
 
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.limits import Limits
-from myrmidon.model.slice_validation import _OPTIONAL_IN_PROPERTIES, _PROPERTIES_KEYS
-from myrmidon.model.task_request import Function, encode_task, properties_hash, properties_json, properties_row
+from myrmidon.model.slice_validation import GivenProperties
+from myrmidon.model.task_request import Function, properties_hash, properties_json, properties_row
 from myrmidon.model.task_validation import _NOT_DECLARED, TASK_KEYS, parse_task
+from tests.model.encoding import encode_task
 from tests.model.requests import (
     DIGEST,
     a_function,
@@ -32,10 +33,6 @@ from tests.model.test_fuzz import COMMAND, FUNCTION
 
 class Text(str):
     __slots__ = ()
-
-
-class Whole(int):
-    pass
 
 
 class Number(IntEnum):
@@ -109,13 +106,12 @@ def clear(tree: object) -> None:
 
 
 def test_null_is_the_same_as_absent():
-    slices = [{"properties": dict.fromkeys(_PROPERTIES_KEYS) | one_slice()["properties"]}]
+    slices = [{"properties": dict.fromkeys(GivenProperties.__struct_fields__) | one_slice()["properties"]}]
     assert parse_task({**dict.fromkeys(TASK_KEYS), "name": a_task()["name"], "slices": slices}) == parse_task(a_task())
 
 
 def test_every_optional_field_is_one_of_the_request():
     assert _NOT_DECLARED.keys() < TASK_KEYS
-    assert _OPTIONAL_IN_PROPERTIES.keys() < _PROPERTIES_KEYS
 
 
 def test_a_command_and_a_function_may_take_an_hour_unless_the_request_says_otherwise():
@@ -167,7 +163,6 @@ REFUSED = [
     a_task(slices=[one_slice()] * 2),
     a_task(slices=[one_slice(command=[str(i)]) for i in range(9)]),
     a_task(slices=[one_slice(), one_slice(dimensions={"pool": ["other"]})]),
-    a_task(slices=[{**one_slice(), "expiration_s": Whole(5)}]),
     a_task(slices=[{**one_slice(), "expiration_s": 0}]),
     a_task(slices=[MappingProxyType(one_slice())]),
     a_task(slices=[UserDict(one_slice())]),
@@ -178,7 +173,6 @@ REFUSED = [
     with_properties(command=["a", "b\0"]),
     with_properties(command=["a", 1]),
     with_properties(command=["a", b"b"]),
-    with_properties(command={"a"}),
     with_properties(command=["a"] * 32_769),
     with_properties(command="a"),
     with_properties(env={"1": "a"}),
@@ -188,7 +182,6 @@ REFUSED = [
     with_properties(env={"A": "x" * 1025}),
     with_properties(env={"A" * 65: ""}),
     with_properties(env={f"A{i}": "" for i in range(65)}),
-    with_properties(env=MappingProxyType({"A": "a"})),
     with_properties(caches=[{"name": "A", "path": "a"}]),
     with_properties(caches=[{"name": "a\n", "path": "a"}]),
     with_properties(caches=[{"name": "a", "path": ""}]),
@@ -201,10 +194,8 @@ REFUSED = [
     with_properties(caches=[{"name": "a", "path": "a", "more": 1}]),
     with_properties(caches=[{"name": "a", "path": "a"}, {"name": "a", "path": "b"}]),
     with_properties(caches=[{"name": "a", "path": "a"}, {"name": "b", "path": "a"}]),
-    with_properties(caches=[MappingProxyType({"name": "a", "path": "a"})]),
     with_properties(relative_cwd=".."),
     with_properties(relative_cwd="c:a"),
-    with_properties(io_timeout_s=Whole(5)),
     with_properties(grace_period_s=3_601),
     with_properties(execution_timeout_s=0),
     with_properties(idempotent=None, outputs=["/a"]),

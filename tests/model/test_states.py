@@ -10,7 +10,6 @@ from myrmidon.model.states import (
     JOB_FINAL,
     JOB_MOVES,
     MOVES,
-    RUN_FINAL,
     JobState,
     RunState,
     TaskState,
@@ -52,7 +51,7 @@ def test_the_table_of_moves_is_the_one_in_the_design():
 
 
 def test_final_states_are_the_nine_ends():
-    assert {s.value for s in FINAL} == set(ENDS) == {s.value for s in RUN_FINAL}
+    assert {s.value for s in FINAL} == set(ENDS)
     assert {s.value for s in RunState} == {"RUNNING", *ENDS}
 
 

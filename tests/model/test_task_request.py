@@ -21,12 +21,12 @@ from myrmidon.model.task_request import (
     Shared,
     automatic_tags,
     dedupe_key,
-    encode_task,
     properties_from_json,
     properties_hash,
     properties_json,
 )
 from myrmidon.model.task_validation import parse_task
+from tests.model.encoding import encode_task
 from tests.model.requests import (
     DIGEST,
     a_function,
@@ -436,7 +436,7 @@ def test_a_secret_given_as_text_has_the_same_limit():
 
 def test_limits_can_be_set():
     with pytest.raises(InvalidRequest):
-        parse_task(a_task(), Limits(command_args=1))
+        parse_task(with_properties(execution_timeout_s=60), Limits(execution_timeout_min_s=61))
     assert parse_task(a_task(), Limits(lease_default_s=70)).lease_s == 70
 
 
@@ -569,7 +569,17 @@ def test_nul_bytes_and_lone_surrogates_are_refused_in_every_text(field):
         assert field.split(".")[0] in {p.path.split("[")[0].split(".")[0] for p in problems}
 
 
-BAD_PATHS = ["..", "../x", "a/../b", "/abs", "a\\b", "a\0b", "a//b", "a/", "./a", "C:/x", "\\\\host\\x"]
+GOOD_PATHS = ["a", "a/b", "a.b/..c", "...", "a/...", "..a", ".hidden/x", ".", "a b", "ä/ö", "ab:c"]
+BAD_PATHS = [
+    "..", "../x", "a/..", "a/../b", "/abs", "/", "a\\b", "\\a", "a\\..\\b", "a\0b", "a//b", "a/", "./a", "a/./b", "a/.",
+    "C:", "C:/x", "c:/x", "\\\\host\\x",
+]  # fmt: skip
+
+
+def test_a_path_below_the_run_s_folder_is_accepted():
+    found = parse_task(with_properties(outputs=GOOD_PATHS, relative_cwd=".", env_prefixes={"PATH": GOOD_PATHS}))
+    assert found.slices[0].properties.outputs == sorted(GOOD_PATHS)
+    assert paths_of(problems_of(with_properties(outputs=[""]))) == [props("outputs[0]")]
 
 
 @pytest.mark.parametrize("bad", BAD_PATHS)
@@ -820,4 +830,4 @@ def test_nobody_and_no_account_are_tagged_none():
 def test_the_numbers_of_the_design_are_the_defaults():
     limits = DEFAULT_LIMITS
     assert (limits.nodes, limits.parents, limits.label_chars) == (100_000, 10_000, 255)
-    assert (limits.deadline_default_s, limits.value_inline_bytes) == (WEEK, values.INLINE_BYTES)
+    assert limits.value_inline_bytes == values.INLINE_BYTES

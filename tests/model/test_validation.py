@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.shown_input import kind_of, show_path, show_value
-from myrmidon.model.validation import MAX_PROBLEMS, NO_RECORD, Checker, is_clean, is_relative
+from myrmidon.model.validation import MAX_PROBLEMS, NO_RECORD, Checker, is_clean
 from tests.model.requests import nested
 
 
@@ -66,36 +66,6 @@ def test_a_long_text_is_cut_visibly():
     assert kind_of("x" * 5000) == "text of 5000 characters"
 
 
-@pytest.mark.parametrize("path", ["a", "a/b", "a.b/..c", "...", "a/...", "..a", ".hidden/x", ".", "a b", "ä/ö", "ab:c"])
-def test_paths_that_stay_below_are_relative(path):
-    assert is_relative(path)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "..",
-        "../a",
-        "a/..",
-        "a/../b",
-        "/a",
-        "/",
-        "a//b",
-        "a/",
-        "./a",
-        "a/./b",
-        "a/.",
-        "\\a",
-        "a\\..\\b",
-        "C:",
-        "c:/x",
-        "",
-    ],
-)
-def test_paths_that_could_escape_or_are_not_normal_are_not(path):
-    assert not is_relative(path)
-
-
 READS = {
     "text": lambda check, raw: check.text(raw, "x", (), 3, minimum=1, default="d"),
     "required text": lambda check, raw: check.text(raw, "x", (), 3, minimum=1),
@@ -107,7 +77,6 @@ READS = {
     "texts": lambda check, raw: check.texts(raw, "x", (), 2, chars=3),
     "listing": lambda check, raw: check.listing(raw, "x", (), 2),
     "mapping": lambda check, raw: check.mapping(raw, "x", (), 2),
-    "path": lambda check, raw: check.relative(raw, "x", (), 9, default=""),
     "choice": lambda check, raw: check.choice(raw, "x", (), {"a": "A", "b": "B"}, "A"),
 }
 GOOD: list[tuple[str, Any, Any]] = [
@@ -127,7 +96,6 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("listing", [1, nested(5)], [1, nested(5)]),
     ("mapping", {"a": 1, "b": 2}, {"a": 1, "b": 2}),
     ("mapping", None, {}),
-    ("path", "a/b", "a/b"),
     ("choice", "b", "B"),
     ("choice", None, "A"),
 ]
@@ -142,7 +110,6 @@ BAD: dict[str, list[Any]] = {
     "texts": [["a"] * 3, "abc", {"a": 1}, 1, [1], ["abcd"], [None], ["\0"], [["a"]], nested(10_000)],
     "listing": [[1, 2, 3], "ab", {}, 1],
     "mapping": [[], "ab", {"a": 1, "b": 2, "c": 3}, {1: 2}, {None: 1}],
-    "path": ["..", "/", "a\\b", "a\0b", 1],
     "choice": ["A", "", 1, ["a"], {"a": 1}],
 }
 WRONG = [(read, value) for read, values in BAD.items() for value in values]

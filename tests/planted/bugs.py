@@ -4,7 +4,7 @@
     python -m tests.planted NAME ...   only these
 
 A bug is one replacement in a copy of the sources. Where the old text is no longer found exactly once, the bug
-has to be planted anew: that is a failure too, or this file would slowly stop proving anything.
+has to be planted again: that is a failure too, or this file would slowly stop proving anything.
 """
 
 from __future__ import annotations
@@ -533,7 +533,7 @@ def planted(bug: Bug, folder: Path) -> str:
     file = folder / "src" / "myrmidon" / bug.file
     text = file.read_text()
     if text.count(bug.old) != 1:
-        return f"its text is found {text.count(bug.old)} times in {bug.file}: plant it anew"
+        return f"its text is found {text.count(bug.old)} times in {bug.file}: plant it again"
     file.write_text(text.replace(bug.old, bug.new))
     for stale in file.parent.glob(f"__pycache__/{file.stem}.*"):
         stale.unlink()

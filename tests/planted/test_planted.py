@@ -35,7 +35,7 @@ def test_a_planted_race_is_caught(bug: Bug) -> None:
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_bug_can_still_be_planted(bug: Bug) -> None:
     text = (ROOT / "src" / "myrmidon" / bug.file).read_text()
-    assert text.count(bug.old) == 1, f"{bug.name}: its text in {bug.file} has changed; plant it anew"
+    assert text.count(bug.old) == 1, f"{bug.name}: its text in {bug.file} has changed; plant it again"
 
 
 @pytest.mark.parametrize("database", databases.DIALECTS)

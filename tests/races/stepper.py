@@ -20,7 +20,7 @@ import pymysql
 from tests.deadline import HANG_S
 
 GLANCE_S = 0.002
-"""After this long without a word from a side, the database is asked whether it waits for a lock."""
+"""When a side has said nothing for so long, the database is asked whether it waits for a lock."""
 GLANCE_AT_MANY_S = 0.01
 """The same for a side that takes many statements in a row."""
 TO_ITS_END = 1_000_000

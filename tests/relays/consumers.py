@@ -19,7 +19,7 @@ _numbers = count(1)
 
 
 class Consumer:
-    """Receives what arrives in its queue. It connects anew for each call, because the broker comes and goes."""
+    """Receives what arrives in its queue. It opens a connection for each call, because the broker comes and goes."""
 
     def __init__(self, broker: RabbitMQ, prefix: str = "", keys: Sequence[str] = ("#",)) -> None:
         self._broker = broker

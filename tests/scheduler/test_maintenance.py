@@ -170,7 +170,7 @@ def test_a_cancellation_in_chunks_is_completed_whatever_the_job_was_doing(w, num
 @pytest.mark.parametrize("kind", [kind for kind, how in CHUNKED.items() if how.states is not None])
 @pytest.mark.parametrize("state", JobState)
 def test_work_that_may_not_run_in_the_state_of_its_job_is_dropped(w, kind, state):
-    """Also if the deciding transaction has not done so, as that of another release of the server may."""
+    """Also if the deciding transaction has not done so: a server of another release may not do it."""
     allowed = CHUNKED[kind].states or ()
     if state in allowed:
         return

@@ -21,7 +21,7 @@ function Crashed({ error, reset }: ErrorComponentProps) {
       <ErrorText error={error instanceof Error ? error : new Error(String(error))} />
       <div className="flex gap-2">
         <Button onClick={reset}>Try again</Button>
-        <Button onClick={() => window.location.reload()}>Load the page anew</Button>
+        <Button onClick={() => window.location.reload()}>Load the page again</Button>
       </div>
     </div>
   );

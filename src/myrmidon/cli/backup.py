@@ -149,7 +149,7 @@ def _data_dir_of(server: str | None) -> str | None:
 
 
 def _described(settings: Settings) -> str:
-    """Whose data this is: the data folder, the database if it is elsewhere, and the `myrmidon up` that uses it."""
+    """The owner of the data: the data folder, the database if it is elsewhere, and the `myrmidon up` that uses it."""
     inside = settings.database_url.startswith(f"sqlite:///{settings.data_folder}/")
     database = "" if inside else f" with {hide_password(settings.database_url)}"
     running = [entry for entry in server_discovery.local_servers() if entry["data_dir"] == str(settings.data_folder)]

@@ -64,7 +64,7 @@ def put(cli: CliContext, files: tuple[Path, ...], removed: tuple[str, ...], dry_
 
 
 def _print_text(text: str) -> None:
-    """As it is into files and pipes; without control characters on a terminal."""
+    """Print a text as it is into files and pipes; without control characters on a terminal."""
     if sys.stdout.isatty():
         output.echo_lines(text.removesuffix("\n"))
     else:

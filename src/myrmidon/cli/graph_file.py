@@ -2,19 +2,19 @@
 
 YAML is read by PyYAML's safe loader, which makes no Python objects: a tag such as ``!!python/object`` is an error.
 Anchors are allowed, but a document that grows to more than MAX_VALUES values by them is refused. So is a key that an
-object has twice, in both formats: parsers keep the last one, and a task would be lost without a word.
+object has twice, in both formats: parsers keep the last one, and a task would be lost and nobody told.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+from myrmidon.cli.standard_input import read_file, shown
 
 if TYPE_CHECKING:
     import yaml
@@ -27,12 +27,8 @@ _JSON_KINDS: Final = {"NoneType": "an empty file", "list": "a list", "str": "a t
 
 def read_document(path: str) -> dict[str, Any]:
     """The document in a file, or in stdin for ``-``."""
-    name = "stdin" if path == "-" else path
-    try:
-        text = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-    except OSError as error:
-        raise click.UsageError(f"{name}: {error.strerror}.") from None
-    document = _parse(text, name)
+    name = shown(path)
+    document = _parse(read_file(path, "FILE"), name)
     if not isinstance(document, dict):
         kind = _JSON_KINDS.get(type(document).__name__, "a number")
         raise click.UsageError(f"{name}: a graph document is an object with `tasks`, not {kind}.")

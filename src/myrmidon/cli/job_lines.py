@@ -112,7 +112,7 @@ def task_line(
 
 
 def _seconds(task: wire.JobTask) -> float | None:
-    """How long the command took, or has run until now; the clocks of this machine and the server may differ."""
+    """The time that the command took, or has run until now; the clocks of this machine and the server may differ."""
     if task.state == "RUNNING" and task.started_at is not None:
         return max(0.0, time.time() - task.started_at / 1e6)
     return task.duration_s

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 STARTED: Final = ("RUNNING", "SUCCEEDED", *FAILED)
 MAX_FOLLOWED: Final = 16
-"""How many tasks are followed at the same time; each needs a connection. Further ones are shown as these end."""
+"""The number of tasks that are followed at the same time; each needs a connection. The others follow as these end."""
 _MAX_LINE: Final = 16_384
 """Bytes of a line without an end that are held back for it."""
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import click
 
 from myrmidon.cli import job_refs, output
 from myrmidon.cli.context import CliContext, connected
 from myrmidon.cli.job_refs import TaskName
 from myrmidon.cli.jobs import JOB_ARGUMENT, handle
+from myrmidon.cli.standard_input import read_text
 from myrmidon.sdk.errors import NotFound
 
 _NAME_ARGUMENT = click.argument("text_name", metavar="NAME")
@@ -25,18 +23,8 @@ def annotate(cli: CliContext, task_id: str, file: str) -> None:
 
     It replaces an earlier one; an empty file removes it.
     """
-    answer = cli.client.annotate(job_refs.task_id(cli, task_id), _read(file))
+    answer = cli.client.annotate(job_refs.task_id(cli, task_id), read_text(file, "FILE"))
     cli.tell(answer, f"Annotated {task_id}.")
-
-
-def _read(file: str) -> str:
-    try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        return data.decode()
-    except OSError as error:
-        raise click.BadParameter(f"{file}: {error.strerror}.", param_hint="FILE") from None
-    except UnicodeDecodeError:
-        raise click.BadParameter(f"{file} is not UTF-8.", param_hint="FILE") from None
 
 
 @click.group()

@@ -36,7 +36,8 @@ _FAILED_COLOUR: Final = "#c62828"
 def tree(cli: CliContext, name: str, *, everything: bool) -> None:
     """Show the tasks of a job as a tree. Each is below its deepest parent; a large job is shown in groups."""
     the_job = handle(cli, name)
-    if cli.prints(list(the_job.tasks())):
+    if cli.as_json:
+        output.print_struct(list(the_job.tasks()))
         return
     info = the_job.info()
     if info.num_tasks > MAX_TREE and not everything:

@@ -74,7 +74,7 @@ def watch_job(cli: CliContext, job: Job) -> int:
 
 
 class _Pace:
-    """How long to wait between two refreshes, by how long the last one took."""
+    """The time between two refreshes, by the time that the last one took."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()

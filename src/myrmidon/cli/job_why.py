@@ -56,7 +56,7 @@ def why(cli: CliContext, name: str) -> None:
 
 
 def _group_lines(group: FailureGroup) -> list[str]:
-    """How many tasks have failed alike, which, and the exception or the last lines of the first one."""
+    """The number of tasks that have failed alike, their labels, and the exception or last lines of the first one."""
     code = f" with {exit_code_text(group.exit_code)}" if group.exit_code and group.error is None else ""
     reason = f" ({group.reason})" if group.reason not in ("", "exit_code") else ""
     message = f": {group.message.partition(chr(10))[0]}" if group.message else ""

@@ -1,7 +1,7 @@
 """Which option sets which field of a request, to name the option when the server refuses a value.
 
-For `run` and `trigger` these are the tables below: docs/requests.md repeats them, and a test compares them with the
-structs of a task request. In the other commands, an option has the name of its field.
+An option has the name of its field. Those of `run` and `trigger` are in docs/requests.md too, and a test compares them
+with the structs of a task request.
 """
 
 from __future__ import annotations
@@ -12,41 +12,8 @@ from typing import Any, Final
 
 import click
 
-TASK: Final = {
-    "name": "--name",
-    "slices": "--fallback",
-    "priority": "--priority",
-    "tags": "--tag",
-    "user": "--user",
-    "service_account": "--service-account",
-    "parent": "--parent",
-    "detached": "--detached",
-    "retries": "--retries",
-    "reruns": "--reruns",
-    "max_instances": "--max-instances",
-    "soft_timeout_s": "--soft-timeout",
-    "lease_s": "--lease",
-    "deadline_s": "--deadline",
-    "secret_bytes": "--secret-file",
-    "stdin": "--stdin",
-    "evaluate_only": "--evaluate-only",
-    "external_id": "--external-id",
-    "metadata": "--metadata",
-}
-SLICE: Final = {"expiration_s": "--expires", "wait_for_capacity": "--wait-for-capacity"}
-PROPERTIES: Final = {
-    "dimensions": "--dimension",
-    "command": "COMMAND",
-    "relative_cwd": "--cwd",
-    "env": "--env",
-    "env_prefixes": "--env-prefix",
-    "caches": "--cache",
-    "execution_timeout_s": "--timeout",
-    "io_timeout_s": "--io-timeout",
-    "grace_period_s": "--grace",
-    "idempotent": "--idempotent",
-    "merge_output": "--merge-output",
-}
+from myrmidon.cli.request_options import REQUEST_PARAMETERS
+
 WITHOUT_OPTION: Final = ("api", "function", "inputs", "output_refs", "outputs", "payload", "routing")
 """Fields that only graph documents need, or only the server sets, and files, which servers do not have yet."""
 
@@ -62,7 +29,7 @@ def option_for(path: str) -> str | None:
     if found is None:
         return None
     number, field, key = found["slice"], found["field"], found["key"] or found["quoted"]
-    option = TASK.get(field) if number is None else (PROPERTIES | SLICE).get(field, "--fallback")
+    option = REQUEST_PARAMETERS.get(field, None if number is None else "--fallback")
     if option == "--dimension" and key == "pool":
         return "--pool"
     if option == "--expires" and number != "0":

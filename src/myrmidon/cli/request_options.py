@@ -1,4 +1,4 @@
-"""The options of `run` and `trigger`, and the task request they build.
+"""The options of `run` and `trigger`, and the task request that they build: an option is named as the field it sets.
 
 The options describe the first slice. Each --fallback adds a slice with other dimensions, which is tried when the slice
 before it has expired.
@@ -9,14 +9,13 @@ from __future__ import annotations
 import base64
 import os
 import re
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from myrmidon.cli.standard_input import read_stdin
+from myrmidon.cli.standard_input import read_file, read_stdin
 
 _TASK_ID: Final = re.compile(r"[1-9a-f][0-9a-f]{8,14}1[0-9a-f]{2}")
 _WHOLE: Final = re.compile(r"[0-9]+")
@@ -121,10 +120,13 @@ _OPTIONS: Final = (
         help="Required dimension, KEY=VALUE; VALUE may be a|b. Repeatable.",
     ),
     click.option(
-        "--fallback", "fallbacks", type=Fallback(), multiple=True, metavar="[TIME:]KEY=VALUE,...",
+        "--fallback", "slices", type=Fallback(), multiple=True, metavar="[TIME:]KEY=VALUE,...",
         help="Dimensions to try when no bot was found; TIME is how long to try them, KEY= removes one. Repeatable.",
     ),
-    click.option("--expires", type=Duration(), help="How long to wait for a bot, before the first fallback if any."),
+    click.option(
+        "--expires", "expiration_s", type=Duration(),
+        help="How long to wait for a bot, before the first fallback if any.",
+    ),
     click.option(
         "--wait-for-capacity/--no-wait-for-capacity", default=True,
         help="Wait even if no live bot matches, or fail at once.",
@@ -142,26 +144,38 @@ _OPTIONS: Final = (
         "--env-prefix", "env_prefixes", type=Pair(), multiple=True, metavar="KEY=PATH",
         help="Path in the run's folder to prepend to a variable such as PATH. Repeatable.",
     ),
-    click.option("--cwd", help="Working directory, relative to the run's folder."),
+    click.option("--cwd", "relative_cwd", help="Working directory, relative to the run's folder."),
     click.option(
         "--cache", "caches", type=Pair(), multiple=True, metavar="NAME=PATH",
         help="Named cache that the bot keeps between runs, at PATH in the run's folder. Repeatable.",
     ),
     click.option(
-        "--secret-file", type=click.Path(allow_dash=True), metavar="FILE",
+        "--secret-file", "secret_bytes", type=click.Path(allow_dash=True), metavar="FILE",
         help="File with secret bytes for the command, or - for stdin. The server does not show them.",
     ),
     click.option(
         "--stdin", "-i", "stdin", is_flag=True,
         help="Pass standard input on to the command, up to 1 MiB. Without it the command's stdin is empty.",
     ),
-    click.option("--timeout", type=Duration(fractions=True), help="Maximum run time of the command. Default: 1h."),
-    click.option("--io-timeout", type=Duration(fractions=True), help="Maximum time without output. Default: none."),
-    click.option("--grace", type=Duration(), help="Time between SIGTERM and SIGKILL. Default: 30s."),
-    click.option("--deadline", type=Duration(), help="Maximum total time, waiting included. Default: 7d."),
+    click.option(
+        "--timeout", "execution_timeout_s", type=Duration(fractions=True),
+        help="Maximum run time of the command. Default: 1h.",
+    ),
+    click.option(
+        "--io-timeout", "io_timeout_s", type=Duration(fractions=True),
+        help="Maximum time without output. Default: none.",
+    ),
+    click.option("--grace", "grace_period_s", type=Duration(), help="Time between SIGTERM and SIGKILL. Default: 30s."),
+    click.option(
+        "--deadline", "deadline_s", type=Duration(),
+        help="Maximum total time, waiting included. Default: 7d.",
+    ),
     click.option("--merge-output", is_flag=True, help="Make stdout and stderr one stream, in the order written."),
     click.option("--idempotent", is_flag=True, help="Reuse the result of an identical task that succeeded."),
-    click.option("--lease", type=Duration(), help="How long the bot of a run may be silent before it is given up."),
+    click.option(
+        "--lease", "lease_s", type=Duration(),
+        help="How long the bot of a run may be silent before it is given up.",
+    ),
     click.option("--retries", type=click.IntRange(0, 100), help="Further runs after the bot failed. Default: 1."),
     click.option("--reruns", type=click.IntRange(0, 100), help="Further runs after the command failed. Default: 0."),
     click.option(
@@ -172,7 +186,8 @@ _OPTIONS: Final = (
         "--max-instances", type=click.IntRange(1), help="Bots that may run a slow task at the same time. Default: 1."
     ),
     click.option(
-        "--soft-timeout", type=Duration(fractions=True), help="A run is slow after this time; see --max-instances."
+        "--soft-timeout", "soft_timeout_s", type=Duration(fractions=True),
+        help="A run is slow after this time; see --max-instances.",
     ),
     click.option("--service-account", metavar="EMAIL", help="Service account of the task: an address, bot or none."),
     click.option("--external-id", metavar="ID", help="Id of the task in another system."),
@@ -199,55 +214,52 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-REQUEST_PARAMETERS: Final = frozenset(
-    parameter.name for parameter in click.command()(request_options(lambda **_: None)).params
-)
-"""The names of the options and of the argument that describe a task."""
+REQUEST_PARAMETERS: Final = {
+    str(parameter.name): max(parameter.opts, key=len) if isinstance(parameter, click.Option) else "COMMAND"
+    for parameter in click.command()(request_options(lambda **_: None)).params
+}
+"""The options that describe a task, by the field of the request that each of them sets."""
+_PROPERTIES: Final = (
+    "relative_cwd", "execution_timeout_s", "io_timeout_s", "grace_period_s", "idempotent", "merge_output",
+)  # fmt: skip
+_TASK: Final = (
+    "priority", "user", "retries", "reruns", "deadline_s", "parent", "detached", "lease_s", "max_instances",
+    "soft_timeout_s", "service_account", "external_id", "evaluate_only",
+)  # fmt: skip
+"""Fields whose values are those of their options."""
 
 
 def build_request(command: Sequence[str], **options: Any) -> tuple[dict[str, Any], str | None]:
     """The request as JSON, and the resource group. Options that are not set are left to the server's defaults."""
-    if options["stdin"] and options["secret_file"] == "-":
+    if options["stdin"] and options["secret_bytes"] == "-":
         raise click.UsageError("--stdin and --secret-file - cannot both read standard input.")
     dimensions = _dimensions(options["pool"], options["dimensions"])
     properties = _without_empty(
         command=list(command),
-        relative_cwd=options["cwd"],
         env=_env(options["env"]),
         env_prefixes=_values_by_key(options["env_prefixes"]),
         caches=[{"name": name, "path": path} for name, path in options["caches"]],
-        execution_timeout_s=options["timeout"],
-        io_timeout_s=options["io_timeout"],
-        grace_period_s=options["grace"],
-        idempotent=options["idempotent"] or None,
-        merge_output=options["merge_output"] or None,
+        **{field: options[field] for field in _PROPERTIES},
     )
     request = _without_empty(
         name=options["name"] or Path(command[0]).name or command[0] or "command",
         slices=_slices(properties, dimensions, options),
-        priority=options["priority"],
         tags=list(options["tags"]),
-        user=options["user"],
-        retries=options["retries"],
-        reruns=options["reruns"],
-        deadline_s=options["deadline"],
-        parent=options["parent"],
-        detached=options["detached"] or None,
-        lease_s=options["lease"],
-        max_instances=options["max_instances"],
-        soft_timeout_s=options["soft_timeout"],
-        service_account=options["service_account"],
-        external_id=options["external_id"],
         metadata=dict(options["metadata"]),
-        evaluate_only=options["evaluate_only"] or None,
-        secret_bytes=_secret(options["secret_file"]),
+        secret_bytes=_secret(options["secret_bytes"]),
         stdin=read_stdin() if options["stdin"] else None,
+        **{field: options[field] for field in _TASK},
     )
     return request, options["group"]
 
 
 def _without_empty(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None and value not in ([], {})}
+    """The fields that are set."""
+    return {
+        name: value
+        for name, value in fields.items()
+        if value is not None and value is not False and value not in ([], {})
+    }
 
 
 def _dimensions(pool: str, pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
@@ -266,15 +278,14 @@ def _values_by_key(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
 def _slices(
     properties: dict[str, Any], dimensions: dict[str, list[str]], options: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    wait = None if options["wait_for_capacity"] else False
+    at_once = {} if options["wait_for_capacity"] else {"wait_for_capacity": False}
 
     def build_slice(dimensions: dict[str, list[str]], expires: float | None) -> dict[str, Any]:
-        return _without_empty(
-            properties={**properties, "dimensions": dimensions}, expiration_s=expires, wait_for_capacity=wait
-        )
+        built = _without_empty(properties={**properties, "dimensions": dimensions}, expiration_s=expires)
+        return {**built, **at_once}
 
-    slices = [build_slice(dimensions, options["expires"])]
-    for expires, changes in options["fallbacks"]:
+    slices = [build_slice(dimensions, options["expiration_s"])]
+    for expires, changes in options["slices"]:
         changed = {**dimensions, **_values_by_key(changes)}
         slices.append(build_slice({key: values for key, values in changed.items() if values != [""]}, expires))
     return slices
@@ -303,8 +314,4 @@ def _secret(file: str | None) -> str | None:
     """Read the secret from a file: arguments are visible to every user of the machine."""
     if file is None:
         return None
-    try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as error:
-        raise click.BadParameter(f"{file}: {error.strerror}", param_hint="--secret-file") from None
-    return base64.b64encode(data).decode()
+    return base64.b64encode(read_file(file, "--secret-file")).decode()

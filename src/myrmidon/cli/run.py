@@ -52,7 +52,7 @@ def run(cli: CliContext, **options: Any) -> int:
     if task.task_id is None:
         return _print_valid(cli, task)
     output.note(f"task {task.task_id}" + (" (deduped)" if task.deduped_from else ""))
-    if not options["stdin"] and options["secret_file"] != "-":
+    if not options["stdin"] and options["secret_bytes"] != "-":
         standard_input.warn_if_ignored()
     with _confirm_ctrl_c(cli, task.task_id):
         follow_log(cli, task.deduped_from or task.task_id)

@@ -8,6 +8,7 @@ import os
 import stat
 import sys
 import termios
+from pathlib import Path
 from typing import Final
 
 import click
@@ -23,6 +24,27 @@ def read_stdin() -> str:
     if len(data) > MAX_BYTES:
         raise click.UsageError("Standard input has more than 1 MiB; let the command read it from elsewhere.")
     return base64.b64encode(data).decode()
+
+
+def read_file(file: str, parameter: str) -> bytes:
+    """The content of a file, or of standard input for ``-``; an error names the parameter of the command."""
+    try:
+        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise click.BadParameter(f"{file}: {error.strerror}.", param_hint=parameter) from None
+
+
+def read_text(file: str, parameter: str) -> str:
+    """The same as text; a byte order mark is left out."""
+    try:
+        return read_file(file, parameter).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise click.BadParameter(f"{shown(file)} is not UTF-8.", param_hint=parameter) from None
+
+
+def shown(file: str) -> str:
+    """The name of a file in messages."""
+    return "stdin" if file == "-" else file
 
 
 def warn_if_ignored() -> None:

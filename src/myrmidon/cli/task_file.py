@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
 from myrmidon.cli import exit_codes, output
 from myrmidon.cli.context import CliContext
+from myrmidon.cli.standard_input import read_text, shown
 from myrmidon.sdk.errors import CallFailed, error_for_item
 
 if TYPE_CHECKING:
@@ -55,9 +54,9 @@ def submit_file(cli: CliContext, file: str, group: str | None) -> Submitted:
             if entry.error is not None:
                 refused.append(error_for_item(entry.error))
                 for line in output.problem_lines(refused[-1]) or [refused[-1].message]:
-                    output.echo(f"{_shown(file)}:{number}: {line}", err=True)
+                    output.echo(f"{shown(file)}:{number}: {line}", err=True)
             elif not cli.as_json:
-                output.echo(entry.task_id or f"{_shown(file)}:{number}: valid")
+                output.echo(entry.task_id or f"{shown(file)}:{number}: valid")
     if refused:
         rest = "the others are stored" if len(refused) < len(entries) else "nothing is stored"
         output.note(f"{len(refused)} of {output.plural(len(entries), 'task')} refused; {rest}.")
@@ -67,34 +66,20 @@ def submit_file(cli: CliContext, file: str, group: str | None) -> Submitted:
 def _read_requests(file: str) -> list[tuple[int, dict[str, Any]]]:
     """The requests with their line numbers; empty lines are skipped."""
     requests = []
-    for number, line in enumerate(_read_text(file).split("\n"), start=1):
+    for number, line in enumerate(read_text(file, "--file").split("\n"), start=1):
         if not line.strip():
             continue
         try:
             request = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise _wrong(f"{_shown(file)}:{number}: not valid JSON: {error}. {_RULE}") from None
+            raise _wrong(f"{shown(file)}:{number}: not valid JSON: {error}. {_RULE}") from None
         if not isinstance(request, dict):
-            raise _wrong(f"{_shown(file)}:{number}: not a JSON object. {_RULE}")
+            raise _wrong(f"{shown(file)}:{number}: not a JSON object. {_RULE}")
         requests.append((number, request))
     if not requests:
-        raise _wrong(f"{_shown(file)} contains no task requests.")
+        raise _wrong(f"{shown(file)} contains no task requests.")
     return requests
-
-
-def _read_text(file: str) -> str:
-    try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        return data.decode("utf-8-sig")
-    except OSError as error:
-        raise _wrong(f"{file}: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise _wrong(f"{_shown(file)} is not UTF-8.") from None
 
 
 def _wrong(message: str) -> click.BadParameter:
     return click.BadParameter(message, param_hint="--file")
-
-
-def _shown(file: str) -> str:
-    return "stdin" if file == "-" else file

@@ -87,7 +87,8 @@ def show(cli: CliContext, value_id: str) -> None:
     """Show a value as readable text; VALUE is an id of `value list`."""
     found = cli.client.value(value_id)
     content = decode(found.data)
-    if cli.prints({"type": found.type, "size": len(found.data), "value": to_json(content)}):
+    if cli.as_json:
+        output.print_json({"type": found.type, "size": len(found.data), "value": to_json(content)})
         return
     output.note(f"{found.type}, {output.size(len(found.data))}")
     text = pprint.pformat(content, width=100, sort_dicts=False)

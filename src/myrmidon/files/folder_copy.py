@@ -9,7 +9,7 @@ from myrmidon.model.errors import FileDamaged
 
 
 class CopiedFiles(Struct, frozen=True):
-    """How many files the target has got or had already, and the digests of those that are damaged in the source."""
+    """The number of files that the target has now, and the digests of those that are damaged in the source."""
 
     num_files: int
     damaged: list[str]

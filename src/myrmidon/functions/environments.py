@@ -1,4 +1,4 @@
-"""In which environment the calls of a graph run: their own, that of their job, or that of the submitting function."""
+"""The environment of the calls of a graph: their own, or the one of their job or of the submitting function."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from myrmidon.functions.task_function import TaskFunction, task_function_of
 from myrmidon.functions.types import fits, type_string
 
 
-class Source(NamedTuple):
+class NodeOutput(NamedTuple):
     """An output of a node, by the number of the node and the position."""
 
     node: int
@@ -25,12 +25,12 @@ class GraphNode(NamedTuple):
     """A call of a function. A source of None is an input of the whole graph; ``after`` are nodes without outputs."""
 
     function: TaskFunction[Any, Any]
-    sources: tuple[Source | None, ...]
+    sources: tuple[NodeOutput | None, ...]
     after: tuple[int, ...] = ()
 
     def moved(self, by: int) -> GraphNode:
         """Return the node as it is in a graph with this many nodes before it."""
-        sources = [None if one is None else Source(one.node + by, one.position) for one in self.sources]
+        sources = [None if one is None else NodeOutput(one.node + by, one.position) for one in self.sources]
         return GraphNode(self.function, tuple(sources), tuple(one + by for one in self.after))
 
 
@@ -60,10 +60,10 @@ class TaskGraph:
         return [number for number in range(len(self.nodes)) if number not in used]
 
     @property
-    def outputs(self) -> list[tuple[Source, Any]]:
+    def outputs(self) -> list[tuple[NodeOutput, Any]]:
         """Return the outputs that the graph produces, with their annotations."""
         return [
-            (Source(number, position), annotation)
+            (NodeOutput(number, position), annotation)
             for number in self.output_nodes
             for position, annotation in enumerate(self.nodes[number].function.signature.outputs)
         ]
@@ -89,7 +89,7 @@ class TaskGraph:
         return handles
 
 
-def _output(handles: Sequence[Any], source: Source) -> Any:
+def _output(handles: Sequence[Any], source: NodeOutput) -> Any:
     handle = handles[source.node]
     return list(handle)[source.position] if isinstance(handle, TupleHandle) else handle
 

@@ -229,22 +229,10 @@ def _class_name(cls: Any) -> str:
     return name
 
 
-_main_module: str | None = None
-
-
-def set_main_module(name: str | None) -> None:
-    """Set the name under which ``__main__`` is shipped; None: it is derived from the script's name."""
-    global _main_module
-    _main_module = name
-    _STRINGS.clear()
-
-
 def module_name(module: str) -> str:
     """The name under which a bot imports a module: another one for ``__main__``, its own for all others."""
     if module != "__main__":
         return module
-    if _main_module is not None:
-        return _main_module
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is not None:  # python -m package.module

@@ -16,9 +16,9 @@ from myrmidon.functions.scalar_codecs import Codec
 from myrmidon.functions.types import TypeProblem, kind_of
 
 MAX_BYTES = 64 << 20
-"""How large an encoded value may be; the server stores no larger files."""
+"""The largest size of an encoded value; the server stores no larger files."""
 INLINE_BYTES = 1 << 10
-"""How large an encoded value may be that is sent in place; larger ones are stored as files, by their digest."""
+"""The largest size of an encoded value that is sent in place; larger ones are stored as files, by their digest."""
 PART = 1
 """The extension code of a placeholder in a gathered value: a number of 32 bits, big endian, which part goes there."""
 

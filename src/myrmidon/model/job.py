@@ -24,7 +24,6 @@ from myrmidon.model.task_request import (
     Routing,
     Tags,
     TaskRequest,
-    encode_task,
 )
 
 
@@ -68,31 +67,6 @@ class Graph(Struct, frozen=True, kw_only=True):
     metadata: Metadata = {}
     tags: Tags = []
     code: Annotated[list[Digest], Meta(max_length=_MOST.job_codes)] = []
-
-
-def encode_graph(graph: Graph) -> dict[str, object]:
-    """The JSON form that parse_graph reads back to an equal graph; without secrets."""
-    tasks = {
-        node.label: {
-            "requires": list(node.requires),
-            "requires_policy": node.policy.value,
-            "hold": node.hold,
-            "task": encode_task(node.request),
-        }
-        for node in graph.nodes
-    }
-    return {
-        "name": graph.name,
-        "external_id": graph.external_id,
-        "routing": graph.routing,
-        "failure_policy": graph.failure_policy.value,
-        "max_num_retries": graph.max_num_retries,
-        "deadline_s": graph.deadline_s,
-        "metadata": dict(graph.metadata),
-        "tags": list(graph.tags),
-        "code": list(graph.code),
-        "tasks": tasks,
-    }
 
 
 def composed_routing(*, deployment: str, graph_id: str, graph_routing: str, task_routing: str) -> str:

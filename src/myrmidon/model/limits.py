@@ -33,7 +33,6 @@ class Limits(Struct, frozen=True, kw_only=True):
     lease_default_s: int = 300
     lease_min_s: int = 30
     lease_max_s: int = 3_600
-    deadline_default_s: int = 604_800
     deadline_max_s: int = 2_592_000
     # a slice and its properties
     expiration_default_s: int = 86_400

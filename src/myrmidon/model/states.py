@@ -76,7 +76,6 @@ RUNNING: Final = _T.RUNNING
 SUCCEEDED: Final = _T.SUCCEEDED
 
 FINAL: Final = frozenset(set(_T) - {_T.WAITING, _T.READY, _T.RUNNING})
-RUN_FINAL: Final = frozenset(set(RunState) - {RunState.RUNNING})
 JOB_FINAL: Final = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 
 MOVES: Final[Mapping[TaskState, frozenset[TaskState]]] = {

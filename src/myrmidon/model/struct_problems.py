@@ -75,7 +75,12 @@ def _walk(value: object, kind: inspect.Type, path: Path, rules: _Rules) -> Itera
         shown = show_value(value)
         if isinstance(value, str) and code != "choice" and (code == "bytes" or not rules.quotes):
             shown = kind_of(value)
-        yield _at(path, shown, _allowed(declared), code)
+        quotes = ": write it in quotes" if code == "type" and _is_unquoted(value, kind) else ""
+        yield _at(path, shown, _allowed(declared) + quotes, code)
+
+
+def _is_unquoted(value: object, kind: inspect.Type) -> bool:
+    return isinstance(kind, inspect.StrType) and isinstance(value, (bool, int, float))
 
 
 def _plain(kind: inspect.Type) -> inspect.Type:
@@ -190,7 +195,8 @@ def _range_code(value: float, kind: inspect.IntType | inspect.FloatType) -> str 
 
 
 def _is_out_of(value: float, least: float | None, most: float | None) -> bool:
-    return (least is not None and value < least) or (most is not None and value > most)
+    """Whether a number is beyond its limits; NaN is, unlike with ``value < least or value > most``."""
+    return not ((least is None or value >= least) and (most is None or value <= most))
 
 
 def _allowed(kind: inspect.Type) -> str:

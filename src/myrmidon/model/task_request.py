@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from hashlib import sha256
-from typing import Annotated, Any, Final, TypeAlias, cast
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
@@ -236,7 +236,7 @@ class Output(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     shared: bool = False
 
 
-def _text(most: int, pattern: str = CLEAN, rule: str = "", *, least: int = 0) -> Meta:
+def text_rule(most: int, pattern: str = CLEAN, rule: str = "", *, least: int = 0) -> Meta:
     """A text that matches a pattern, which ``rule`` describes."""
     described = f"{rule}, at most {most} characters" if rule else None
     return Meta(min_length=least, max_length=most, pattern=pattern, description=described)
@@ -247,15 +247,17 @@ _ROUTING_RULE: Final = r"^[^\s*#\x00-\x1f\x7f\ud800-\udfff]*\Z"
 _ACCOUNT_RULE: Final = r"^(none|bot|[^@\s\x00\ud800-\udfff]+@[^@\s\x00\ud800-\udfff]+)?\Z"
 _ID_RULE: Final = "letters, digits, - and _: it is one word of a routing key"
 
-Tag = Annotated[str, _text(_MOST.tag_chars, _TAG_RULE, "key:value")]
+Tag = Annotated[str, text_rule(_MOST.tag_chars, _TAG_RULE, "key:value")]
 Tags = Annotated[list[Tag], Meta(max_length=_MOST.tags)]
-_MetadataKey = Annotated[str, _text(_MOST.metadata_key_chars, least=1)]
-_MetadataValue = Annotated[str, _text(_MOST.metadata_value_chars)]
+_MetadataKey = Annotated[str, text_rule(_MOST.metadata_key_chars, least=1)]
+_MetadataValue = Annotated[str, text_rule(_MOST.metadata_value_chars)]
 Metadata = Annotated[dict[_MetadataKey, _MetadataValue], Meta(max_length=_MOST.metadata_keys)]
-ExternalId = Annotated[str, _text(_MOST.external_id_chars, r"^[A-Za-z0-9_\-]+\Z", _ID_RULE)]
-Routing = Annotated[str, _text(_MOST.routing_chars, _ROUTING_RULE, "words separated by dots, without space, * and #")]
+ExternalId = Annotated[str, text_rule(_MOST.external_id_chars, r"^[A-Za-z0-9_\-]+\Z", _ID_RULE)]
+Routing = Annotated[
+    str, text_rule(_MOST.routing_chars, _ROUTING_RULE, "words separated by dots, without space, * and #")
+]
 Deadline = Annotated[int, Meta(ge=1, le=_MOST.deadline_max_s)]
-_Account = Annotated[str, _text(_MOST.service_account_chars, _ACCOUNT_RULE, "none, bot or an e-mail address")]
+_Account = Annotated[str, text_rule(_MOST.service_account_chars, _ACCOUNT_RULE, "none, bot or an e-mail address")]
 _SoftTimeout = (
     Annotated[int, Meta(ge=1, le=_MOST.execution_timeout_max_s)]
     | Annotated[float, Meta(ge=_MOST.soft_timeout_min_s, le=_MOST.execution_timeout_max_s)]
@@ -268,14 +270,14 @@ class TaskRequest(Struct, frozen=True, kw_only=True, gc=False):
     ``deadline_s`` None means the deadline of the job, or the default for a task without a job.
     """
 
-    name: Annotated[str, _text(_MOST.name_chars, least=1)]
+    name: Annotated[str, text_rule(_MOST.name_chars, least=1)]
     slices: list[Slice]
     function: Function | None = None
     inputs: list[Input] = []
     outputs: list[Output] = []
     priority: Annotated[int, Meta(ge=0, le=_MOST.priority_max)] = _MOST.priority_default
     tags: Tags = []
-    user: Annotated[str, _text(_MOST.user_chars)] = ""
+    user: Annotated[str, text_rule(_MOST.user_chars)] = ""
     service_account: _Account = "none"
     parent: tuple[int, int] | None = None
     detached: bool = False
@@ -303,38 +305,6 @@ class TaskRequest(Struct, frozen=True, kw_only=True, gc=False):
 
 _canonical_json = msgspec.json.Encoder(order="sorted").encode
 _read_properties = msgspec.json.Decoder(Properties).decode
-
-
-def encode_task(request: TaskRequest, *, secret: bool = False) -> dict[str, object]:
-    """The JSON form that parse_task reads back to an equal request; secret and stdin only if ``secret`` is true."""
-    raw: dict[str, object] = msgspec.to_builtins(request)
-    if request.parent is not None:
-        raw["parent"] = show_run(*request.parent)
-    if request.function is None:
-        raw["inputs"] = []
-    stdin = None
-    for task_slice, given in zip(request.slices, cast("list[Any]", raw["slices"]), strict=True):
-        stdin = _show_output_refs(request, task_slice.properties, given["properties"])
-    if not secret:
-        del raw["secret_bytes"], raw["stdin"]
-    return {**raw, "stdin": stdin} if stdin is not None else raw
-
-
-def _show_output_refs(request: TaskRequest, properties: Properties, raw: dict[str, Any]) -> dict[str, str] | None:
-    """Write references to outputs as users do; that of stdin is returned. Those in the payload were never replaced."""
-    del raw["output_refs"]
-    stdin = None
-    for ref in properties.output_refs:
-        source = request.inputs[ref.input]
-        part, *rest = ref.path
-        if not isinstance(source, OutputOf):
-            continue
-        shown = {"$output": f"{source.label}:{source.position}"}
-        if part == "stdin":
-            stdin = shown
-        elif part != "payload":
-            raw[str(part)][rest[0]] = shown
-    return stdin
 
 
 def properties_json(properties: Properties) -> str:

@@ -311,36 +311,6 @@ class Checker:
         self.note((*path, key), value, f"a whole number in {minimum}..{limit}", code)
         return minimum if default is None else default
 
-    def number(
-        self,
-        raw: Mapping[str, object],
-        key: str,
-        path: Path,
-        minimum: float,
-        limit: int,
-        *,
-        default: int | None = None,
-    ) -> int | float:
-        """A number in minimum..limit; without a default it is required. One without a fraction becomes an int.
-
-        So 60 and 60.0 are stored and hashed alike.
-        """
-        value = raw.get(key)
-        if value is None and default is not None:
-            return default
-        if (type(value) is int or type(value) is float) and minimum <= value <= limit:
-            return int(value) if value == int(value) else value
-        code = "missing" if value is None else "range" if type(value) in (int, float) else "type"
-        shown = "nothing" if value is None else show_value(value)
-        self.note_shown((*path, key), shown, f"a number in {minimum}..{limit}", code)
-        return minimum if default is None else default
-
-    def optional_number(
-        self, raw: Mapping[str, object], key: str, path: Path, minimum: float, limit: int
-    ) -> int | float | None:
-        """A number in minimum..limit, or nothing."""
-        return None if raw.get(key) is None else self.number(raw, key, path, minimum, limit)
-
     def optional_integer(self, raw: Mapping[str, object], key: str, path: Path, minimum: int, limit: int) -> int | None:
         """A whole number in minimum..limit, or nothing."""
         return None if raw.get(key) is None else self.integer(raw, key, path, minimum, limit)
@@ -365,23 +335,6 @@ class Checker:
             self.note((*path, key), value, f"one of {', '.join(choices)}", "choice")
             return default
         return chosen
-
-    def relative(self, raw: Mapping[str, object], key: str, path: Path, limit: int, *, default: str = REQUIRED) -> str:
-        """A path below the run's working directory, see is_relative."""
-        value = self.text(raw, key, path, limit, minimum=1 if default is REQUIRED else 0, default=default)
-        if not value or is_relative(value):
-            return value
-        self.note((*path, key), value, RELATIVE_PATH_RULE, "path")
-        return ""
-
-
-RELATIVE_PATH_RULE: Final = "a normalised relative path with forward slashes and without '..'"
-_BAD_PATH_STEP = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|\\|^[A-Za-z]:")
-
-
-def is_relative(path: str) -> bool:
-    """Whether a path is relative, normalised, and stays below its start directory on every operating system."""
-    return path == "." or not _BAD_PATH_STEP.search(path)
 
 
 def _without_nulls(value: object, depth: int) -> object:

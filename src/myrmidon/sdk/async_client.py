@@ -30,7 +30,7 @@ _STEP_S = 10.0
 
 
 class AsyncClient:
-    """As Client; ``client`` is the synchronous one."""
+    """The methods of Client as coroutines; ``client`` is the synchronous one."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class AsyncClient:
 
 
 class AsyncNewJob:
-    """As NewJob; ``job`` is the synchronous one."""
+    """The methods of NewJob as coroutines; ``job`` is the synchronous one."""
 
     def __init__(self, job: NewJob) -> None:
         self.job = job

@@ -45,11 +45,11 @@ from myrmidon.wire.logs import Ended, LogBytes
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from myrmidon.sdk.executor import RemoteExecutor
     from myrmidon.sdk.job_sender import JobSender
     from myrmidon.sdk.mapping import Mapper, MapperOfAll
     from myrmidon.sdk.new_job import NewJob
     from myrmidon.sdk.pending_calls import PendingCalls
+    from myrmidon.sdk.remote_executor import RemoteExecutor
     from myrmidon.sdk.shared import Shared
 
 
@@ -244,7 +244,7 @@ class Client(
 
     def executor(self) -> RemoteExecutor:
         """A concurrent.futures.Executor whose workers are bots."""
-        from myrmidon.sdk.executor import RemoteExecutor
+        from myrmidon.sdk.remote_executor import RemoteExecutor
 
         return RemoteExecutor(self._calls)
 

@@ -62,7 +62,7 @@ class RemoteFuture(Future[T]):
         return self._calls.state_of(self.task_id) in ("RUNNING", SUCCEEDED)
 
     def result(self, timeout: float | None = None) -> T:
-        """As that of every future. Ctrl-C leaves the task running and says so."""
+        """Wait for the result. Ctrl-C leaves the task running and says so."""
         try:
             return super().result(timeout)
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""How far a job or a map is: a line in a terminal, a bar in a terminal or notebook."""
+"""The progress of a job or a map: a line in a terminal, a bar in a terminal or notebook."""
 
 from __future__ import annotations
 

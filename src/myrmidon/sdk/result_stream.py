@@ -29,7 +29,7 @@ from myrmidon.wire.values import MAX_FOLLOWED, StreamedResults, StreamOpened, Ta
 _PAUSE_S: Final = 0.2
 """Between two streams of which the first has sent no results."""
 _ADD_ATTEMPTS: Final = 4
-"""How often tasks are added before a new stream is opened: behind a balancer the next call may reach its server."""
+"""Attempts to add tasks before a new stream is opened: behind a balancer the next call may reach its server."""
 _FETCHERS: Final = 4
 """Threads that read large values, so that other results need not wait for them."""
 

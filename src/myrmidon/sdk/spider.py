@@ -25,7 +25,7 @@ from myrmidon.sdk.shared import drop, share
 from myrmidon.wire.jobs import MAX_JOBS, JobSubmitted
 
 JOB_RETRIES: Final = 5
-"""How often the failed part of a job is retried by default, as in Spider."""
+"""The number of times that the failed part of a job is retried by default, as in Spider."""
 
 
 class JobStatus(Enum):

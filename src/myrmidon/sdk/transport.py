@@ -61,14 +61,14 @@ _MAX_DELAY_S: Final = 10.0
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long to retry after a failure: less before the first response, since the address is probably wrong then."""
+    """The time to retry after a failure: less before the first response, since the address is probably wrong then."""
 
     before_first_answer_s: float = 5.0
     after_first_answer_s: float = 120.0
     internal_error_s: float = 20.0
 
     def limit_s(self, error: CallFailed, *, answered: bool) -> float:
-        """How long to retry after this error."""
+        """The time to retry after this error."""
         if isinstance(error, ServerError):
             return self.internal_error_s
         return self.after_first_answer_s if answered else self.before_first_answer_s

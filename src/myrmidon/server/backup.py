@@ -86,7 +86,7 @@ def backup(settings: Settings, folder: Path) -> BackupInfo:
 
 
 def _back_up_files(source: FileFolder, target: FileFolder) -> tuple[int | None, list[str]]:
-    """How many files were copied, None if the folder is not on this machine; and which ones are damaged."""
+    """The number of files that were copied, None if the folder is not on this machine; and which ones are damaged."""
     number = source.read_id()
     if number is None:
         return None, []

@@ -15,7 +15,7 @@ from myrmidon.model.ids import Micros
 from myrmidon.scheduler.policy import SECOND
 
 SETTLE_WITH_DATABASE: Micros = 300 * SECOND
-"""How long a step must last that the database's clock confirms. It may be the clock of the same machine."""
+"""The time for which a step must last that the database's clock confirms. It may be the clock of the same machine."""
 
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -42,7 +42,7 @@ class Clock:
     ) -> None:
         self._max_skew = max_skew
         self._settle = settle
-        """How long a step must last before this clock follows it."""
+        """The time for which a step must last before this clock follows it."""
         self._wall = wall
         self._boot_ns = boot_ns
         self._offset = wall() - self.boot()

@@ -57,7 +57,7 @@ class ServerState(Struct):
     num_bodies: int = 0
     """Calls whose body is arriving."""
     clock_skew: Micros = 0
-    """How far this server's time was ahead at the last comparison: of the database's, on SQLite of the wall clock."""
+    """How far this server was ahead of the database at the last comparison; on SQLite: of the wall clock."""
     maintained_at: dict[str, Micros] = {}
     """When this server has last handled something of each kind of maintenance."""
     retention_waits_until: Micros | None = None
@@ -76,7 +76,7 @@ class Caches(Struct):
     """Results of queries that handlers share for a while."""
 
     cache_sizes: dict[tuple[str, str], dict[str, int]] = {}
-    """How large named caches get, by pool and operating system."""
+    """The sizes of named caches, by pool and operating system."""
     dimension_counts: dict[tuple[str | None, PoolFilter | None], tuple[Micros, list[tuple[str, str, int]]]] = {}
     """Dimensions of the bots of a pool, or of all, and when they were counted."""
 
@@ -162,7 +162,7 @@ class ServerContext:
 
 
 def _settle(settings: Settings, db: Db) -> Micros:
-    """How long a step of the wall clock must last before the server follows it."""
+    """The time for which a step of the wall clock must last before the server follows it."""
     settle = seconds(settings.clock_settle_s)
     return settle if db.dialect is Dialect.SQLITE else min(settle, SETTLE_WITH_DATABASE)
 

@@ -20,7 +20,7 @@ from myrmidon.store.engine.group_commit import BackgroundWrites, GroupCommit
 T = TypeVar("T")
 
 DB_TIMEOUT_S = 20.0
-"""How long a caller waits for the database before it is told that the database is unavailable."""
+"""The time for which a caller waits for the database before it is told that the database is unavailable."""
 
 
 class Purpose(StrEnum):

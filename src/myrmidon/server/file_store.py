@@ -75,7 +75,7 @@ class FileStore:
         return "its folder of the files is not the one of this database (setting files.folder)"
 
     async def store(self, digest: str, pieces: AsyncIterator[bytes]) -> tuple[int, bool]:
-        """Store a file whose content arrives in pieces; its size, and whether it is new or was written anew.
+        """Store a file whose content arrives in pieces; its size, and whether it was written: it is not if it is here.
 
         InvalidRequest if the content is another.
         """

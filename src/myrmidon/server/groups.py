@@ -15,7 +15,7 @@ from myrmidon.store.tables import resource_group
 T = TypeVar("T")
 
 ID_CACHE_TIME: Micros = 5_000_000
-"""How long a cached id is used without asking the database: another server may have deleted the group."""
+"""The time for which a cached id is used without asking the database: another server may have deleted the group."""
 
 
 class GroupDirectory:

@@ -37,7 +37,7 @@ from myrmidon.wire.session import FIRST_LINK_S
 log = structlog.get_logger("server")
 
 SWITCH_INTERVAL_S = 0.00005
-"""How often threads may take turns.
+"""The shortest time between two turns of threads.
 
 The thread that writes gives its turn away at every statement. While another one computes, it waits this long to get it
 back: with Python's 5 ms a busy event loop starves it, and with 0.5 ms a small submit took 13 ms beside the parsing of a

@@ -47,7 +47,7 @@ class Usage(Struct):
     """Accepted tasks that the last count may not include."""
     reserved_bytes: int = 0
     stored_tasks: int = 0
-    """Those of the reserved tasks that are on disk: the next count includes them."""
+    """The reserved tasks that are on disk: the next count includes them."""
     stored_bytes: int = 0
     counting: bool = False
 
@@ -190,7 +190,7 @@ class Upload(Struct):
 
 
 class StorageQuotas:
-    """How many bytes of files a resource group may have stored.
+    """The bytes of files that a resource group may have stored.
 
     A file that two groups have sent counts for both. As with tasks, a group can exceed its quota a little by uploads to
     several servers: what the others have stored is known after the next count.

@@ -8,19 +8,20 @@ from __future__ import annotations
 import ipaddress
 import os
 from pathlib import Path
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from myrmidon.model.ids import Micros
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
-from myrmidon.model.task_to_run import FIFO
 from myrmidon.relays.webhooks import WebhookRules
 from myrmidon.scheduler.policy import DAY, SECOND, Rules
 from myrmidon.store.tables import log as logs
 
-ROLES = ("admin", "user", "viewer", "bot-bootstrap")
 ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
-LOG_LEVELS = ("debug", "info", "warning", "error")
+DAY_S, MONTH_S, CENTURY_DAYS = 86_400, 30 * 86_400, 36_500
+MIN_UNUSED_HOURS = 2
+"""A multiple of the time after which a use of a file is recorded again (``stored_file.RENEW_AFTER``)."""
 
 
 class AllowedNetwork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,23 +29,23 @@ class AllowedNetwork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     network: str
     name: str
-    role: str = "viewer"
+    role: Literal["admin", "user", "viewer", "bot-bootstrap"] = "viewer"
     group: str | None = None
 
 
 class PoolOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The task order of a pool: fifo or lifo, and how many seconds of waiting raise the priority by one step."""
 
-    task_order: str = FIFO
-    ageing_s: int = 0
+    task_order: Literal["fifo", "lifo"] = "fifo"
+    ageing_s: Annotated[int, Meta(ge=0, le=MONTH_S)] = 0
 
 
 class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many tasks and bytes of requests a resource group may have waiting for bots, and bytes of files stored."""
+    """The tasks and bytes of requests that a resource group may have waiting for bots, and bytes of files stored."""
 
-    pending_tasks: int = 1_000_000
-    pending_bytes: int = 4 << 30
-    stored_bytes: int = 100 << 30
+    pending_tasks: Annotated[int, Meta(ge=0)] = 1_000_000
+    pending_bytes: Annotated[int, Meta(ge=0)] = 4 << 30
+    stored_bytes: Annotated[int, Meta(ge=0)] = 100 << 30
 
 
 class Amqp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,7 +66,7 @@ class Webhooks(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     allowed_networks: list[str] = []
-    max_backlog: int = 10_000
+    max_backlog: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     ca_file: str = ""
 
 
@@ -74,7 +75,7 @@ class Files(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     folder: str = ""
     """Default: ``files`` in ``data_dir``. All servers of a database need the same one."""
-    unused_hours: float = 24.0
+    unused_hours: Annotated[float, Meta(ge=MIN_UNUSED_HOURS, le=CENTURY_DAYS * 24)] = 24.0
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,7 +96,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     # address
     host: str = "127.0.0.1"
-    port: int = 8910
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 8910
     """0 selects a free port."""
     public_url: str = ""
     """The URL under which bots and people reach the server; it is stored in the bot zip."""
@@ -114,26 +115,26 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Networks that need no token."""
     proxies: list[str] = []
     """Networks of trusted proxies, whose ``X-Forwarded-For`` header is used."""
-    failed_attempts: int = 20
+    failed_attempts: Annotated[int, Meta(ge=1, le=1_000_000)] = 20
     """Invalid tokens per minute and address before further invalid ones are answered with 429."""
 
     # limits
-    body_limit: int = 1 << 20
-    large_body_limit: int = 64 << 20
+    body_limit: Annotated[int, Meta(ge=1024, le=1 << 30)] = 1 << 20
+    large_body_limit: Annotated[int, Meta(ge=1024, le=1 << 30)] = 64 << 20
     """For graph documents."""
-    header_timeout_s: float = 10.0
-    body_timeout_s: float = 30.0
-    most_connections: int = 50_000
-    most_calls: int = 1_000
+    header_timeout_s: Annotated[float, Meta(ge=0.1, le=3600)] = 10.0
+    body_timeout_s: Annotated[float, Meta(ge=0.1, le=3600)] = 30.0
+    most_connections: Annotated[int, Meta(ge=1, le=1_000_000)] = 50_000
+    most_calls: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
     """Concurrent calls, without long polls and streams; further ones are rejected and may be repeated."""
-    most_bodies: int = 200
+    most_bodies: Annotated[int, Meta(ge=1, le=1_000_000)] = 200
     """Request bodies of one caller that may be arriving at the same time; they do not count as calls."""
-    most_body_bytes: int = 512 << 20
+    most_body_bytes: Annotated[int, Meta(ge=1024, le=1 << 40)] = 512 << 20
     """Bytes of the larger bodies of one caller, from their first byte to the response."""
-    most_waits: int = 2_000
+    most_waits: Annotated[int, Meta(ge=1, le=1_000_000)] = 2_000
     """Calls of one caller that may wait at the same time: long polls and streams."""
-    most_event_streams: int = 200
-    """Those of them that may be streams of events; a page that is kept open has one."""
+    most_event_streams: Annotated[int, Meta(ge=1, le=1_000_000)] = 200
+    """The number of them that may be streams of events; a page that is kept open has one."""
     quota: Quota = Quota()
     """For each resource group that is not in ``quotas``."""
     quotas: dict[str, Quota] = {}
@@ -145,38 +146,38 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The resource group of calls that name none."""
     default_pool: str = "default"
     """The pool of tasks of a graph document whose payload names none."""
-    default_deadline_s: int = 7 * 86_400
+    default_deadline_s: Annotated[int, Meta(ge=1, le=12 * MONTH_S)] = 7 * 86_400
     """The deadline of tasks that set none."""
-    start_within_s: int = 30
-    """How long a bot may hold a claimed task before it starts it."""
-    shortest_lease_s: int = 30
-    """The smallest lease that a task may request."""
-    shortest_timeout_s: int = 1
+    start_within_s: Annotated[int, Meta(ge=1, le=DAY_S)] = 30
+    """The time for which a bot may hold a claimed task before it starts it."""
+    shortest_lease_s: Annotated[int, Meta(ge=1, le=DEFAULT_LIMITS.lease_default_s)] = 30
+    """The smallest lease that a task may request; that of a task that requests none must be allowed."""
+    shortest_timeout_s: Annotated[int, Meta(ge=1, le=DEFAULT_LIMITS.execution_timeout_max_s)] = 1
     """The smallest execution timeout that a task may request."""
-    dead_after_s: int = 600
+    dead_after_s: Annotated[int, Meta(ge=1, le=MONTH_S)] = 600
     """A bot is dead after it has sent nothing for this time."""
-    retention_days: int = 30
-    """How long ended tasks, logs and events are kept."""
-    dedupe_days: int = 7
+    retention_days: Annotated[int, Meta(ge=1, le=CENTURY_DAYS)] = 30
+    """The time for which ended tasks, logs and events are kept."""
+    dedupe_days: Annotated[int, Meta(ge=0, le=CENTURY_DAYS)] = 7
     """How old the result of an equal task may be to be reused."""
-    log_mib: int = 100
+    log_mib: Annotated[int, Meta(ge=1, le=1 << 20)] = 100
     """The largest log of a run; of a longer one the head and the tail are kept."""
-    sweep_s: float = 5.0
+    sweep_s: Annotated[float, Meta(ge=0.01, le=3600)] = 5.0
     """The interval of the background pass for expiries, timeouts and lost bots."""
-    clock_settle_s: float = 3600.0
+    clock_settle_s: Annotated[float, Meta(ge=0, le=MONTH_S)] = 3600.0
     """How long a step of the machine's clock must last before the server follows it; 300 s at most with a database."""
-    poll_s: float = 30.0
-    """How long the long poll of an idle bot is held."""
-    heartbeat_s: float = 10.0
-    """How often a busy bot sends a heartbeat."""
-    canary_percent: int = 0
+    poll_s: Annotated[float, Meta(ge=0, le=3600)] = 30.0
+    """The time for which the long poll of an idle bot is held."""
+    heartbeat_s: Annotated[float, Meta(ge=0.01, le=DEFAULT_LIMITS.lease_max_s)] = 10.0
+    """The time between two heartbeats of a busy bot."""
+    canary_percent: Annotated[int, Meta(ge=0, le=100)] = 0
     """The percentage of the bots that get a new release first; 0: all bots get it at once."""
-    canary_s: float = 600.0
+    canary_s: Annotated[float, Meta(ge=0, le=MONTH_S)] = 600.0
     """A release is accepted after a canary bot has run it for this time, or has finished a task with it."""
-    release_grace_s: float = 60.0
-    """How long bots keep a release after the last server that offers it has gone."""
-    stop_s: float = 5.0
-    """How long a stopping server waits for running calls, and then for the database to write what is left."""
+    release_grace_s: Annotated[float, Meta(ge=1, le=MONTH_S)] = 60.0
+    """The time for which bots keep a release after the last server that offers it has gone."""
+    stop_s: Annotated[float, Meta(ge=0, le=3600)] = 5.0
+    """The time for which a stopping server waits for running calls, and then for the database to write what is left."""
 
     # messages
     amqp: Amqp = Amqp()
@@ -184,7 +185,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     webhooks: Webhooks = Webhooks()
 
     # monitoring
-    log_level: str = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     metrics_open: bool = False
     """/metrics needs no token."""
 

@@ -19,15 +19,15 @@ from typing import Any, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 
 from myrmidon.model.errors import InvalidRequest, Problem
-from myrmidon.model.limits import DEFAULT_LIMITS
 from myrmidon.model.shown_input import show_value
-from myrmidon.model.task_to_run import FIFO, LIFO
+from myrmidon.model.struct_problems import problems_of
+from myrmidon.model.task_to_run import LIFO
 from myrmidon.relays import tls
 from myrmidon.scheduler.resource_groups import NAME, is_name
-from myrmidon.server.settings import ALL_ADDRESSES, LOG_LEVELS, ROLES, Amqp, Settings
+from myrmidon.server.settings import ALL_ADDRESSES, Amqp, Settings
 
 PREFIX = "MYRMIDON_"
 OTHER_VARIABLES = re.compile(r"CONFIG|TOKEN|SERVER|COMPLETE|COVERAGE|SECRET_FILE|(BOT|TASK|TEST|BENCH)_\w+")
@@ -105,76 +105,31 @@ def _parse_text(name: str, text: str) -> object:
 
 
 def _convert(values: Mapping[str, tuple[str, object]], problems: list[Problem]) -> Settings:
-    """The settings with values of the right type; for each of the others a problem is added and the default used."""
+    """The settings with the values that are allowed; for each of the others problems are added and the default used.
+
+    A value that is out of its range is named by the setting, any other by its source.
+    """
     converted: dict[str, Any] = {}
     for name, (source, value) in values.items():
         if name not in _TYPES:
             problems.append(_unknown(source, name))
             continue
-        try:
+        found = [problem for _, problem in problems_of(value, _TYPES[name], (name,), quotes=True)]
+        if not found:
             converted[name] = msgspec.convert(value, _TYPES[name])
-        except msgspec.ValidationError as error:
-            allowed = _TYPE_NAMES.get(_TYPES[name]) or _describe(error)
-            problems.append(Problem(source, show_value(value), allowed, "type"))
+        for one in found:
+            path = one.path if one.code in _OF_THE_SETTING else source + one.path.removeprefix(name)
+            problems.append(structs.replace(one, path=path))
     return Settings(**converted)
 
 
-def _describe(error: msgspec.ValidationError) -> str:
-    """What msgspec found wrong in a list or table, as the end of "allowed: ..."."""
-    detail = str(error)
-    return f"a valid value ({detail[:1].lower()}{detail[1:]})"
-
-
-_TYPES: dict[str, Any] = get_type_hints(Settings)
-_TYPE_NAMES: dict[Any, str] = {
-    str: "text",
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    list[str]: 'a list of texts such as ["a", "b"]',
-}
-_DAY_S, _MONTH_S, _CENTURY_DAYS = 86_400, 30 * 86_400, 36_500
-_RANGES: dict[str, tuple[float, float]] = {
-    "port": (0, 65_535),
-    "body_limit": (1024, 1 << 30),
-    "large_body_limit": (1024, 1 << 30),
-    "header_timeout_s": (0.1, 3600),
-    "body_timeout_s": (0.1, 3600),
-    "most_connections": (1, 1_000_000),
-    "most_calls": (1, 1_000_000),
-    "most_bodies": (1, 1_000_000),
-    "most_body_bytes": (1024, 1 << 40),
-    "most_waits": (1, 1_000_000),
-    "most_event_streams": (1, 1_000_000),
-    "failed_attempts": (1, 1_000_000),
-    "default_deadline_s": (1, 12 * _MONTH_S),
-    "start_within_s": (1, _DAY_S),
-    "shortest_lease_s": (1, DEFAULT_LIMITS.lease_default_s),  # the lease of a task that requests none must be allowed
-    "shortest_timeout_s": (1, DEFAULT_LIMITS.execution_timeout_max_s),
-    "dead_after_s": (1, _MONTH_S),
-    "retention_days": (1, _CENTURY_DAYS),
-    "dedupe_days": (0, _CENTURY_DAYS),
-    "log_mib": (1, 1 << 20),
-    "sweep_s": (0.01, 3600),
-    "clock_settle_s": (0, _MONTH_S),
-    "poll_s": (0, 3600),
-    "heartbeat_s": (0.01, DEFAULT_LIMITS.lease_max_s),
-    "canary_percent": (0, 100),
-    "canary_s": (0, _MONTH_S),
-    "release_grace_s": (1, _MONTH_S),
-    "stop_s": (0, 3600),
-}
+_TYPES: dict[str, Any] = get_type_hints(Settings, include_extras=True)
+_OF_THE_SETTING = ("range", "choice")
 
 
 def check(settings: Settings) -> list[Problem]:
     """All problems of settings whose types are right; ``myrmidon config check`` prints them."""
-    problems = [
-        Problem(name, str(getattr(settings, name)), f"{minimum} to {maximum}", "range")
-        for name, (minimum, maximum) in _RANGES.items()
-        if not minimum <= getattr(settings, name) <= maximum  # also true for NaN, unlike "< minimum or > maximum"
-    ]
-    if settings.log_level not in LOG_LEVELS:
-        problems.append(Problem("log_level", settings.log_level, ", ".join(LOG_LEVELS), "choice"))
+    problems = [problem for _, problem in problems_of(to_builtins(settings), Settings)]
     problems += _check_database("database", settings.database_url)
     problems += _check_database("log_database", settings.log_database_url)
     problems += _check_address(settings)
@@ -187,12 +142,6 @@ def check(settings: Settings) -> list[Problem]:
     if settings.most_body_bytes < settings.large_body_limit:
         shown, allowed = str(settings.most_body_bytes), f"large_body_limit, {settings.large_body_limit}, or more"
         problems.append(Problem("most_body_bytes", shown, allowed, "range"))
-    if not 1 <= settings.webhooks.max_backlog <= _MAX_BACKLOG:
-        backlog = str(settings.webhooks.max_backlog)
-        problems.append(Problem("webhooks.max_backlog", backlog, f"1 to {_MAX_BACKLOG}", "range"))
-    if not _MIN_UNUSED_HOURS <= settings.files.unused_hours <= _CENTURY_DAYS * 24:
-        allowed = f"{_MIN_UNUSED_HOURS} to {_CENTURY_DAYS * 24}"
-        problems.append(Problem("files.unused_hours", str(settings.files.unused_hours), allowed, "range"))
     return problems
 
 
@@ -284,8 +233,6 @@ def _check_networks(settings: Settings) -> list[Problem]:
         allowed = "the host names of this server (or set public_url), because allow lets networks in without a token"
         problems.append(Problem("allowed_hosts", "nothing", allowed, "missing"))
     for entry in settings.allow:
-        if entry.role not in ROLES:
-            problems.append(Problem("allow.role", entry.role, f"one of {', '.join(ROLES)}", "choice"))
         if entry.role not in ("admin", "bot-bootstrap") and not entry.group:
             problems.append(Problem("allow.group", "nothing", f"a resource group, for role {entry.role}", "missing"))
         if entry.role == "admin" and entry.group:
@@ -295,16 +242,10 @@ def _check_networks(settings: Settings) -> list[Problem]:
 
 
 def _check_groups(settings: Settings) -> list[Problem]:
-    """Problems of the names of resource groups, and of their quotas."""
+    """Problems of the names of resource groups."""
     names = [("default_group", settings.default_group), *(("quotas", name) for name in settings.quotas)]
     names += [("allow.group", entry.group) for entry in settings.allow if entry.group]
-    problems = [Problem(path, show_value(name), NAME, "length") for path, name in names if not is_name(name)]
-    quotas = {"quota": settings.quota, **{f"quotas.{name}": quota for name, quota in settings.quotas.items()}}
-    for path, quota in quotas.items():
-        for field, limit in to_builtins(quota).items():
-            if limit < 0:
-                problems.append(Problem(f"{path}.{field}", str(limit), "0 or more", "range"))
-    return problems
+    return [Problem(path, show_value(name), NAME, "length") for path, name in names if not is_name(name)]
 
 
 def _check_pools(settings: Settings) -> list[Problem]:
@@ -312,10 +253,8 @@ def _check_pools(settings: Settings) -> list[Problem]:
     for name, pool in settings.pools.items():
         if not is_name(name):
             problems.append(Problem("pools", show_value(name), NAME, "length"))
-        if pool.task_order not in (FIFO, LIFO):
-            problems.append(Problem(f"pools.{name}.task_order", pool.task_order, f"{FIFO} or {LIFO}", "choice"))
-        if not 0 <= pool.ageing_s <= _MONTH_S or (pool.ageing_s and pool.task_order == LIFO):
-            allowed = f"0 to {_MONTH_S}, and 0 with task_order = 'lifo'"
+        if pool.ageing_s and pool.task_order == LIFO:
+            allowed = f"0 with task_order = '{LIFO}'"
             problems.append(Problem(f"pools.{name}.ageing_s", str(pool.ageing_s), allowed, "contradiction"))
     return problems
 
@@ -333,9 +272,6 @@ def _check_amqp(amqp: Amqp) -> list[Problem]:
 
 
 _AMQP_URL = re.compile(r"amqps?://([^\s/@]*@)?([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?(/[^\s/]*)?")
-_MAX_BACKLOG = 1_000_000
-_MIN_UNUSED_HOURS = 2
-"""A multiple of the time after which a use of a file is recorded again (``stored_file.RENEW_AFTER``)."""
 _EXCHANGE_PREFIX = re.compile(r"[A-Za-z0-9_.:/-]{0,100}")
 
 

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from myrmidon.wire.fields import MAX_INT64, Micros
 
 MAX_TASKS: Final = 100
-"""How many tasks a stream can be restricted to."""
+"""The number of tasks that a stream can be restricted to."""
 Kind = Literal[
     "task", "job",
     "task-pending", "task-running", "task-completed", "task-failed", "task-exception",

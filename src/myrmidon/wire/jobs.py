@@ -11,9 +11,9 @@ from myrmidon.wire.functions import FunctionError
 
 JobStateName = Literal["RUNNING", "PENDING_RETRY", "SUCCEEDED", "FAILED", "CANCELLED"]
 MAX_JOBS = 1_000
-"""How many jobs one call may submit, and how many tasks they may have together."""
+"""The number of jobs that one call may submit, and of the tasks that they may have together."""
 MAX_NODES = 5_000
-"""How many nodes the graph of a job has at most in one answer."""
+"""The number of nodes that the graph of a job has at most in one answer."""
 EXAMPLE = {
     "name": "build and test",
     "tasks": {
@@ -257,7 +257,7 @@ class JobTask(Struct, frozen=True):
     waited_s: Seconds | None
     duration_s: float | None
     progress: float | None = None
-    """How far the run has come, from 0 to 1, if it says so."""
+    """The progress of the run, from 0 to 1, if it says so."""
     message: str = ""
     """What the bot says of the end, in a sentence."""
     error: FunctionError | None = None

@@ -30,7 +30,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class LogLength(Struct, frozen=True, kw_only=True):
-    """How many bytes of a run's streams have arrived."""
+    """The bytes of a run's streams that have arrived."""
 
     run: str
     stdout: int

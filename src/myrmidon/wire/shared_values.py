@@ -85,7 +85,7 @@ class SharedValueList(Struct, frozen=True, kw_only=True):
 
 
 class RefChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose reference: that of a job, or of a resource group; default: that of the token."""
+    """The owner of the reference: a job or a resource group; default: the group of the token."""
 
     group: Name | None = None
     job: JobRef | None = None

@@ -42,7 +42,7 @@ class SkippedTask(Struct, frozen=True):
 
 
 class BatchDone(Struct, frozen=True, kw_only=True):
-    """How many tasks were changed, and why the others were not."""
+    """The number of tasks that were changed, and why the others were not."""
 
     num_tasks: int
     num_changed: int

@@ -12,9 +12,9 @@ from myrmidon.wire.functions import FunctionError
 from myrmidon.wire.notes import Annotation
 
 MAX_SUBMIT: Final = 10_000
-"""How many tasks one call can submit."""
+"""The number of tasks that one call can submit."""
 MAX_WAIT: Final = 1_000
-"""How many tasks one call can wait for."""
+"""The number of tasks that one call can wait for."""
 EXAMPLE: Final = {
     "name": "hello",
     "slices": [
@@ -115,7 +115,7 @@ class ResultInfo(Struct, frozen=True):
 
 
 class RunStats(Struct, frozen=True):
-    """How long the steps of a run besides the command took, in seconds."""
+    """The time that the steps of a run besides the command took, in seconds."""
 
     bot_overhead: float | None
     cache_trim: float | None
@@ -153,7 +153,7 @@ class RunInfo(Struct, frozen=True):
     given_up_at: Micros | None = None
     """When the run ends as lost if its bot stays silent."""
     progress: float | None = None
-    """How far the run has come, from 0 to 1, if it says so."""
+    """The progress of the run, from 0 to 1, if it says so."""
     error: FunctionError | None = None
     """The exception that has ended a function."""
 

@@ -10,7 +10,7 @@ from myrmidon.wire.functions import FunctionError
 
 MAX_RESULTS = 1_000
 MAX_FOLLOWED = 20_000
-"""How many tasks one call may add to a stream of results."""
+"""The number of tasks that one call may add to a stream of results."""
 MSGPACK = "application/msgpack"
 TYPE_HEADER = "x-value-type"
 """The header of the response with a value's content that has its type string."""
@@ -135,6 +135,6 @@ class StreamedResults(Struct, frozen=True, omit_defaults=True):
 
 
 class Followed(Struct, frozen=True):
-    """How many tasks a stream has that have not ended."""
+    """The number of tasks of a stream that have not ended."""
 
     num_tasks: int

@@ -13,7 +13,7 @@ import pytest
 from myrmidon.model.errors import StoreUnavailable
 from myrmidon.model.ids import parse_id, show_run
 from myrmidon.scheduler import servers
-from myrmidon.server.api import submit
+from myrmidon.server.api import submit_tasks as submit
 from myrmidon.server.large_documents import LARGE_BYTES
 from myrmidon.server.settings import PoolOrder, Quota
 from myrmidon.server.usecases import submit as usecases

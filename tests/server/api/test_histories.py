@@ -13,8 +13,8 @@ from myrmidon.model.ids import parse_id
 from myrmidon.model.task_request import Payload
 from myrmidon.model.value import GroupOwner
 from myrmidon.scheduler import shared_values
-from myrmidon.server.api import task_selection
-from myrmidon.server.api.job_failures import telling_line
+from myrmidon.server.api import task_actions
+from myrmidon.server.api.job_history import telling_line
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import shared_value
 from myrmidon.store.views import listings
@@ -442,7 +442,7 @@ def change(app: Inside, action: str, ids: list[str], **fields: Any) -> tuple[int
 
 @pytest.mark.parametrize("at_once", [1, 20])
 def test_a_selection_is_cancelled_and_run_again_and_the_preview_is_right(app, monkeypatch, at_once):
-    monkeypatch.setattr(task_selection, "AT_ONCE", at_once)
+    monkeypatch.setattr(task_actions, "AT_ONCE", at_once)
     worker = Worker(app)
     ids = app.submit(*(a_task() for _ in range(4)))
     run = worker.claim()

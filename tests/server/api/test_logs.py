@@ -15,7 +15,6 @@ from myrmidon.model.errors import NotFound
 from myrmidon.model.ids import parse_id
 from myrmidon.scheduler import resource_groups
 from myrmidon.server.api import logs, tasks
-from myrmidon.server.api import wait as api_wait
 from myrmidon.server.calls import Call, Identity, Role
 from myrmidon.server.usecases.logs import RunLog, missing_line, read_range
 from myrmidon.store.tables.log import STDOUT
@@ -43,7 +42,7 @@ def told_at_once(monkeypatch):
     """Nobody looks again by itself before the test has given up: whoever waits must be told."""
     monkeypatch.setattr(logs, "RECHECK_S", POLL_S)
     monkeypatch.setattr(logs, "RECHECK_SHARED_S", POLL_S)
-    monkeypatch.setattr(api_wait, "RECHECK_S", POLL_S)
+    monkeypatch.setattr(tasks, "RECHECK_S", POLL_S)
 
 
 def run(story, context):
@@ -274,7 +273,7 @@ def test_a_followed_log_is_kept_alive_while_only_the_other_stream_grows(context,
 
 def test_waiting_for_tasks_ends_with_the_first_or_with_the_last(context):
     async def wait(ids, **more):
-        return await api_wait.wait(context, Call(now=context.now(), who=ADMIN, body=WaitRequest(task_ids=ids, **more)))
+        return await tasks.wait(context, Call(now=context.now(), who=ADMIN, body=WaitRequest(task_ids=ids, **more)))
 
     async def story():
         bot = BotClient(context)
@@ -314,7 +313,7 @@ def test_logs_and_states_of_another_group_do_not_exist(context):
         for handler, call in [
             (logs.get_log, Call(now=context.now(), who=stranger, params={"id": task_id}, query=LogQuery())),
             (logs.follow, Call(now=context.now(), who=stranger, params={"id": task_id}, query=FollowQuery())),
-            (api_wait.wait, Call(now=context.now(), who=stranger, body=WaitRequest(task_ids=[task_id]))),
+            (tasks.wait, Call(now=context.now(), who=stranger, body=WaitRequest(task_ids=[task_id]))),
         ]:
             with pytest.raises(NotFound):
                 await handler(context, call)

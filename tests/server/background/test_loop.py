@@ -10,7 +10,7 @@ import pytest
 from myrmidon.model.errors import WrongState
 from myrmidon.model.ids import parse_id
 from myrmidon.scheduler import cancel, servers
-from myrmidon.server.api import wait as api_wait
+from myrmidon.server.api import tasks
 from myrmidon.server.background import loop
 from myrmidon.server.background.loop import BackgroundWork
 from myrmidon.server.calls import Call
@@ -203,7 +203,7 @@ def test_a_stop_answers_held_polls(context):
 def test_a_client_that_waits_on_one_server_hears_of_an_end_on_another(db_url, tmp_path, monkeypatch):
     if db_url.startswith("sqlite"):
         pytest.skip("one server per SQLite file")
-    monkeypatch.setattr(api_wait, "RECHECK_S", POLL_S)
+    monkeypatch.setattr(tasks, "RECHECK_S", POLL_S)
 
     async def story(one, two):
         async with serving(one), serving(two):
@@ -212,7 +212,7 @@ def test_a_client_that_waits_on_one_server_hears_of_an_end_on_another(db_url, tm
             (task_id,) = await submit(two, a_task())
             (task,) = (await bot.exchange(wait_s=POLL_S))["tasks"]
             body = WaitRequest(task_ids=[task_id], wait_s=POLL_S)
-            waiting = asyncio.ensure_future(api_wait.wait(one, Call(now=one.now(), who=ADMIN, body=body)))
+            waiting = asyncio.ensure_future(tasks.wait(one, Call(now=one.now(), who=ADMIN, body=body)))
             await until(lambda: one.hub._task_ends.waiters)
             await bot.exchange(n=0, reports=[finish(task)])
             assert (await waiting).done

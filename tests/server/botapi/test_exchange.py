@@ -21,7 +21,7 @@ from myrmidon.scheduler.job_draft import draft_job
 from myrmidon.scheduler.submit_job import submit_steps
 from myrmidon.scheduler.terminate import terminate_bot
 from myrmidon.scheduler.unit_of_work import UnitOfWork
-from myrmidon.server.api.submit import FIRST_PART, submit_tasks
+from myrmidon.server.api.submit_tasks import FIRST_PART, submit_tasks
 from myrmidon.server.botapi import heartbeat
 from myrmidon.server.calls import Call
 from myrmidon.server.dispatch import claims

@@ -243,7 +243,7 @@ def test_every_problem_of_pools_toml_is_told_with_its_place():
         "pools.toml: template.a.include[2] unknown",
         "pools.toml: template.a.env.1X key",
         "pools.toml: template.a.caches[0].name pattern",
-        "pools.toml: template.a.caches[0].path path",
+        "pools.toml: template.a.caches[0].path pattern",
         "pools.toml: template.a.caches path",
         "pools.toml: template.a.include duplicate",
         "pools.toml: template.c.include diamond",

@@ -56,7 +56,7 @@ _urls: dict[str, str] = {}
 
 @pytest.fixture
 def url(dialect: str, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A database of this file's own; its tables are made anew for every test."""
+    """A database of this file's own; its tables are created for every test."""
     if dialect == "sqlite":
         files: databases.SqliteFiles = request.getfixturevalue("sqlite_files")
         new = files.new()

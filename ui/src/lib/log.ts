@@ -51,7 +51,7 @@ export class LogWindow {
   firstNumber: number | null = 1;
   private lastStyle: Record<number, Style> = {};
 
-  /** Begin anew at an offset. */
+  /** Begin again at an offset. */
   reset(offset: number): void {
     this.lines = [];
     this.start = offset;

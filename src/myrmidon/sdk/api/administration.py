@@ -25,8 +25,9 @@ class ServerCalls(Caller):
         return self.call("GET", "servers", ServerList)
 
     def readiness(self, *, within_s: float | None = None) -> Health:
-        """That the server and its database work, and what users may miss nevertheless, such as a receiver of messages
-        that is behind. Raises Overloaded when the server answers that they do not work, after ``within_s`` at most.
+        """Whether the server and its database work, and what users may miss, such as late messages.
+
+        Raises Overloaded when the server answers that they do not work, after ``within_s`` at most.
         """
         return decode(self.transport.call("GET", "/readyz", within_s=within_s).data, Health)
 

@@ -78,7 +78,7 @@ class SharedValueCalls(Caller):
 
 class ValueCalls(Caller):
     def results(self, task_ids: Sequence[str], *, wait_s: float = 25.0) -> Results:
-        """Those of the tasks (at most 1,000) that have ended, with their outputs; waits until at least one has."""
+        """The tasks (at most 1,000) that have ended, with their outputs; waits until at least one has."""
         body = {"task_ids": list(task_ids), "wait_s": wait_s}
         return self.call("POST", "results", Results, body=body, wait_s=wait_s)
 

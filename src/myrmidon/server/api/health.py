@@ -81,7 +81,7 @@ async def _notes(context: ServerContext) -> list[str]:
 
 
 async def _late(context: ServerContext) -> dict[str, Micros]:
-    """How far each kind of maintenance is behind, without those that are hardly so or not at all."""
+    """The time by which each kind of maintenance is behind, without those that are hardly so or not at all."""
     now = context.now()
     most = max(maintenance.LATE, 2 * seconds(context.settings.sweep_s))
     try:

@@ -8,7 +8,7 @@ from functools import partial
 
 from myrmidon.model.errors import InvalidRequest, Problem
 from myrmidon.model.ids import show_task
-from myrmidon.model.states import JobState
+from myrmidon.model.states import JOB_FINAL, JobState
 from myrmidon.scheduler import cancel as cancelling
 from myrmidon.scheduler import extend as extending
 from myrmidon.scheduler import hold as holding
@@ -32,10 +32,9 @@ from myrmidon.wire import job_actions as wire
 ROUTES = Routes()
 
 RECHECK_S = 5.0
-"""How often a waiting call reads the job without a notification: another server may have changed it."""
+"""The time between two reads of the job without a notification: another server may have changed it."""
 MAX_WAIT_S = 120.0
 MAX_LABELS = 1_000
-ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
 # ---------------------------------------------------------------- grow
@@ -200,7 +199,7 @@ async def rerun_job(context: ServerContext, call: Call) -> wire.JobRerun:
 
 
 def _preview(tx: Tx, job: Job, body: wire.RerunJob) -> tuple[int, list[str]]:
-    """How many tasks run again, and the first of their labels."""
+    """The number of tasks that run again, and the first of their labels."""
     if body.task is None:
         labels = list(rerun_preview.preview_job(tx, job.id, full=body.full))
         return len(labels), labels[:MAX_LABELS]
@@ -251,4 +250,4 @@ async def wait_for_job(context: ServerContext, call: Call) -> wire.JobWaited:
 
 def _waited(tx: Tx, *, job_id: int, call: Call) -> wire.JobWaited:
     job = find_job(tx, show_task(job_id), scope=None, group_id=0)
-    return wire.JobWaited(done=job.state in ENDED, seq=job.seq, job=job_info(tx, job))
+    return wire.JobWaited(done=job.state in JOB_FINAL, seq=job.seq, job=job_info(tx, job))

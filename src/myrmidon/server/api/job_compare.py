@@ -26,7 +26,7 @@ ROUTES = Routes()
 SLOWER_BY = 1.5
 SLOWER_BY_S = 1.0
 _PAIRS = 500
-"""How many labels are compared with the same statements."""
+"""The number of labels that are compared with the same statements."""
 _NOT_COMPARED = frozenset(
     {"id", "resource_group_id", "job_id", "task_graph_insertion_id", "created_at", "authenticated", "user_name",
      "deadline_at", "code", "identity", "resume_scope", "parent_task_id", "parent_run", "root_task_id"}

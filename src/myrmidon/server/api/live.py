@@ -42,7 +42,7 @@ MAX_ITEMS = 500
 """Tasks, jobs or bots of one frame."""
 LOGS_S = 0.5
 BOTS_S = 1.0
-"""How often logs and bots are read without a notification: other servers do not notify this one of them."""
+"""The time between two reads of logs and bots without a notification: other servers do not notify this one of them."""
 _encode = json.Encoder().encode
 _ALL = ("tasks", "jobs", "bots")
 

@@ -37,7 +37,7 @@ TIMES_PAGE = 500
 KEEP_ALIVE_S = 15.0
 KEEP_ALIVE = b": keep-alive\n\n"
 RECHECK_S = 5.0
-"""How often a followed log is read without a notification."""
+"""The time between two reads of a followed log without a notification."""
 RECHECK_SHARED_S = 0.5
 """The same where other servers may write to the log: their writes do not notify this server."""
 _encode = json.Encoder().encode

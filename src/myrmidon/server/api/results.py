@@ -23,9 +23,9 @@ from myrmidon.wire import values as wire
 ROUTES = Routes()
 
 RECHECK_S = 5.0
-"""How often states are read without a notification: another server may have written them."""
+"""The time between two reads of states without a notification: another server may have written them."""
 RECHECKED = 200
-"""How many tasks of a stream are read then, so that results meanwhile are not late."""
+"""The number of tasks of a stream that are read then, so that results meanwhile are not late."""
 MAX_WAIT_S = 120.0
 IDLE_S = 60.0
 """A stream without tasks ends after this time."""
@@ -38,7 +38,7 @@ _encode = json.Encoder().encode
     "POST", "/api/v1/results", READERS, "Get the results of tasks as they end", body=wire.ResultsRequest, waits=True
 )
 async def get_results(context: ServerContext, call: Call) -> wire.Results:
-    """The results of those of the tasks that have ended; waits for the first one."""
+    """The results of the tasks that have ended; waits for the first one."""
     body: wire.ResultsRequest = call.body
     ids = sorted(set(_parse(body.task_ids)))
     read = partial(read_results, ids=ids, scope=await context.groups.scope_of(call))

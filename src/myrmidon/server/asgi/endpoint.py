@@ -352,7 +352,7 @@ def _purpose(route: Route) -> Purpose:
 
 
 def _caller(identity: Identity, address: str) -> str:
-    """Whose limits a call counts against."""
+    """The caller against whose limits a call counts."""
     return identity.key if identity.role is not Role.NOBODY else address
 
 

@@ -24,7 +24,7 @@ from myrmidon.model.validation import MAX_INT64
 from myrmidon.scheduler.policy import SECOND
 
 SKEW_S: Final = 60
-"""How far the time of a call may be from the server's."""
+"""The largest difference between the time of a call and the server's."""
 MAX_NONCES: Final = 200_000
 _MAX_HEADER: Final = 8_192
 _ATTRIBUTE: Final = re.compile(r'(\w+)="([^"\\]*)"\s*(?:,\s*|$)')

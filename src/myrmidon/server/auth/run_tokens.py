@@ -19,7 +19,7 @@ from myrmidon.store.views import run_details
 PREFIX = "myu_"
 RUN_TOKEN = re.compile(r"myu_([0-9a-f]{1,16})_([0-9]{1,3})_([0-9a-f]{64})")
 CACHE_S = 2
-"""How long a token is remembered as valid, and so how long it may be used after the end of its run."""
+"""The time for which a token is remembered as valid, and so may be used after the end of its run."""
 
 
 def run_token(key: bytes, *, task_id: int, run: int, job_id: int, group_id: int, nonce: int) -> str:

@@ -35,7 +35,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from myrmidon.model.shown_input import Path
-from myrmidon.model.slice_validation import CACHE_NAME, ENV_KEY, is_inside, read_cache_path
+from myrmidon.model.slice_validation import ENV_KEY, GivenCache, is_inside
 from myrmidon.model.task_request import Cache
 from myrmidon.model.task_to_run import FIFO, LIFO, Order
 from myrmidon.model.validation import Checker
@@ -221,12 +221,9 @@ class _Templates:
         caches = []
         for i, item in enumerate(check.listing(raw, "caches", path, limits.caches)):
             here = (*path, "caches", i)
-            table = check.record(item, here)
-            check.unknown_keys(table, frozenset({"name", "path"}), here)
-            name = check.text(
-                table, "name", here, limits.cache_name_chars, minimum=1, pattern=CACHE_NAME, allowed="a-z, 0-9 and _"
-            )
-            caches.append(Cache(name=name, path=read_cache_path(check, table, here)))
+            given: GivenCache | None = check.struct(item, GivenCache, here)
+            if given is not None:
+                caches.append(Cache(name=given.name, path=given.path))
         return caches
 
     def _merge(self, name: str, included_by: tuple[str, ...], seen: set[str]) -> Template:

@@ -110,7 +110,7 @@ def _running_tasks(tx: Tx, ids: Sequence[str], scope: int | None) -> dict[str, t
 
 
 def _introduced_by(bot_id: str, token: str | None, scope: int | None) -> str:
-    """Whose token has introduced a bot: shown to administrators only, because it may be of another group."""
+    """The owner of the token that has introduced a bot; for administrators only, because it may be of another group."""
     return user_identity(token) if token and scope is None else f"bot:{bot_id}"
 
 

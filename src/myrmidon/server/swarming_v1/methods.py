@@ -17,7 +17,7 @@ from myrmidon.server.calls import (
     Route,
     Style,
 )
-from myrmidon.server.swarming_v1 import bots, server, submit, tasks
+from myrmidon.server.swarming_v1 import bots, server, tasks, tasks_new
 from myrmidon.server.swarming_v1 import messages as v1
 from myrmidon.server.swarming_v1.request_parser import NewTaskBody
 from myrmidon.server.swarming_v1.style import V1, V1_OLD
@@ -130,7 +130,7 @@ METHODS = (
         who=WRITERS, body=tasks.CancelBody, request_message=v1.TaskCancelRequest,
     ),
     _post(
-        "tasks.new", "tasks/new", submit.new_task, v1.TaskRequestMetadata,
+        "tasks.new", "tasks/new", tasks_new.new_task, v1.TaskRequestMetadata,
         "Submit a task", who=WRITERS, body=NewTaskBody, request_message=v1.NewTaskRequest, quiet=True,
     ),
     _post(

@@ -54,7 +54,7 @@ def _slice(row: SliceRow) -> Slice:
 
 
 def show_request(row: RequestRow, slices: Sequence[Slice], *, has_secret: bool) -> v1.TaskRequest:
-    """A stored request. ``properties`` are those of the first slice, for clients that do not support slices."""
+    """A stored request. ``properties`` repeats the first slice, for clients that do not support slices."""
     shown = [show_slice(one, has_secret=has_secret) for one in slices]
     parent = show_run(row.parent_task_id, row.parent_run or 0) if row.parent_task_id is not None else None
     return v1.TaskRequest(

@@ -80,7 +80,7 @@ class GraphTarget(Struct, frozen=True, kw_only=True):
 class ConvertedGraph(Struct, frozen=True):
     """The graph document, and the task-graph as it was sent but with its tasks by label.
 
-    ``problems`` are those of the task-graph that the graph document does not show.
+    ``problems``: what is wrong with the task-graph and does not show in the graph document.
     """
 
     document: object

@@ -130,7 +130,7 @@ export function useLog({ task, run, runId, stream, growing, at }: Wanted): Log {
     [enqueue],
   );
 
-  // `at` is only where to begin: a later permalink does not load the log anew.
+  // `at` is only where to begin: a later permalink does not load the log again.
   // biome-ignore lint/correctness/useExhaustiveDependencies: see above
   useEffect(() => {
     const s = state.current;

@@ -147,7 +147,9 @@ def _properties(
     raw, output_refs = outputs.replace(check, raw, path)
     dimensions = task_dimensions(check, raw.get("dimensions"), (*path, "dimensions"))
     _check_command(check, raw.get("command"), (*path, "command"), function)
-    _check_timeout(check, raw.get("execution_timeout_s"), (*path, "execution_timeout_s"), function)
+    timeout = raw.get("execution_timeout_s")
+    if timeout is not None:
+        _check_timeout(check, timeout, (*path, "execution_timeout_s"), function)
     given: GivenProperties | None = check.struct(raw, GivenProperties, path)
     if given is None:
         return Properties(dimensions=dimensions)
@@ -161,15 +163,15 @@ def _properties(
         relative_cwd=given.relative_cwd,
         env=given.env,
         env_prefixes=given.env_prefixes,
-        caches=_caches(check, given.caches, (*path, "caches")),
+        caches=_caches(check, given.caches, (*path, "caches")) if given.caches else [],
         inputs=FilesRef(digest=files.digest, size=files.size, namespace=files.namespace) if files else None,
         outputs=sorted(set(given.outputs)),
-        execution_timeout_s=_plain(given.execution_timeout_s),
+        execution_timeout_s=given.execution_timeout_s if timeout is None else _plain(given.execution_timeout_s),
         io_timeout_s=_plain(given.io_timeout_s) if given.io_timeout_s else None,
         grace_period_s=given.grace_period_s,
         idempotent=given.idempotent,
         merge_output=given.merge_output,
-        payload=_payload(check, given.payload, (*path, "payload")),
+        payload=_payload(check, given.payload, (*path, "payload")) if given.payload not in (None, "") else "",
         api=given.api,
         output_refs=output_refs,
     )
@@ -205,8 +207,6 @@ def _payload(check: Checker, raw: Any, path: Path) -> str:
             given = None if is_too_deep(given.encode()) else msgspec.json.decode(given)
         except (msgspec.DecodeError, UnicodeError):
             given = None
-    if raw in (None, ""):
-        return ""
     if not isinstance(given, dict):
         check.note(path, raw, "an object", "type")
         return ""

@@ -105,7 +105,7 @@ CLAIMS: dict[str, list[str]] = {
         f"{LIVE}::test_an_exception_of_the_programs_own_class",
         "sdk/test_task_failed.py::test_the_nearest_base_that_is_known_is_used",
     ],
-    "errors are grouped": [f"{LIVE}::test_errors_are_grouped_and_other_branches_go_on_if_asked"],
+    "errors are grouped": [f"{LIVE}::test_errors_are_grouped_by_place_and_other_branches_go_on_if_asked"],
     "new_job fails fast, map and the executor go on": [
         f"{HERE}::test_a_job_fails_fast_and_calls_without_a_graph_go_on",
         f"{LIVE}::test_map_submit_and_as_completed_without_a_graph",

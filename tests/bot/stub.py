@@ -17,7 +17,24 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
+from myrmidon.bot import protocol
 from tests.deadline import HANG_S
+
+FORMS = {
+    "exchange": protocol.Exchange,
+    "handshake": protocol.Handshake,
+    "heartbeat": protocol.Heartbeat,
+    "event": protocol.Event,
+    "finish": protocol.Finish,
+    "fault": protocol.Fault,
+    "start": protocol.Start,
+    "give_back": protocol.GiveBack,
+}
+DEFAULTS = {
+    name: {field: value for field, value in form._field_defaults.items() if value is not None}
+    for name, form in FORMS.items()
+}
+"""What a bot leaves out."""
 
 
 def accepts(body: dict[str, Any], task: dict[str, Any]) -> bool:
@@ -206,7 +223,7 @@ class Stub:
                 tasks.clear()
 
     def _take(self, report: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
-        run = report["run"]
+        run, report = report["run"], {**DEFAULTS[report["type"]], **report}
         self.reports.append(report)
         if run in self.lost or report["token"] != f"token-of-{run}":
             self.outcomes[run] = "stale"
@@ -346,12 +363,12 @@ class _Handler(BaseHTTPRequestHandler):
             return 200, stub.append_log(path, query, data)
         if path == "/healthz":
             return 200, {}
-        body = json.loads(data)
+        verb = path.rsplit("/", 1)[1]
+        body = {**DEFAULTS[verb], **json.loads(data)}
         stub.calls.append((time.monotonic(), path, body))
         stub.headers.append(dict(self.headers))
         if stub.log_refusal and body.get("logs"):
             return stub.log_refusal, {"error": {"code": "too_large", "message": "no logs here"}}
-        verb = path.rsplit("/", 1)[1]
         if verb != "handshake" and body["session"] in stub.sessions_ended:
             return 409, {"error": {"code": "wrong_state", "message": "the session has ended"}}
         return 200, getattr(stub, verb)(body)

@@ -32,7 +32,7 @@ QUICK: dict[str, Any] = {"sweep_s": 0.1, "shortest_lease_s": 1, "heartbeat_s": 0
 IMPATIENT = (
     ("bot/link/http_client.py", "MARGIN_S = 15.0", "MARGIN_S = 1.0"),
     ("bot/link/http_client.py", "MAX_DELAY_S = 30.0", "MAX_DELAY_S = 0.5"),
-    ("bot/run/command_watcher.py", "_UNKILLABLE_AFTER_S = 60.0", "_UNKILLABLE_AFTER_S = 0.5"),
+    ("bot/run/watch.py", "UNKILLABLE_AFTER_S = 60.0", "UNKILLABLE_AFTER_S = 0.5"),
     ("bot/system/processes.py", "timeout_s: float = 10.0", "timeout_s: float = 0.5"),
     ("model/errors.py", 'retry_after_s = 5\n    advice = "See', 'retry_after_s = 1\n    advice = "See'),
 )

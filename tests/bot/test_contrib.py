@@ -11,7 +11,7 @@ import pytest
 
 from myrmidon.bot.hooks import loader
 from myrmidon.bot.install import startup_config
-from myrmidon.bot.run import environment
+from myrmidon.bot.run import isolation
 
 ROOT = Path(__file__).parents[2]
 DEVICE = ROOT / "contrib" / "device"
@@ -74,4 +74,4 @@ def test_the_manual_names_every_hook_and_every_flag():
     ] == []
     further = ("--isolation", "--task-user", "--hide", "--pass-env")
     assert [flag for flag in further if f"`{flag}" not in text] == []
-    assert [name for name in environment.PASSED if f"`{name}`" not in text] == []
+    assert [name for name in isolation.PASSED if f"`{name}`" not in text] == []

@@ -64,7 +64,7 @@ def test_a_signal_shows_where_every_thread_is_and_the_bot_goes_on(stub: Stub, tm
         assert stub.run("/bin/true")["exit_code"] == 0
         os.kill(bot.process.pid if whom == "supervisor" else bot.worker(), signal.SIGUSR1)
         stacks = tmp_path / "b1" / "stacks.log"
-        wait_for(lambda: "next_task" in stacks.read_text() and "session_loop.py" in stacks.read_text(), "the stacks")
+        wait_for(lambda: "next_command" in stacks.read_text() and "session_loop.py" in stacks.read_text(), "the stacks")
         assert stub.run("/bin/true")["exit_code"] == 0
         assert bot.process.poll() is None
 

@@ -7,22 +7,21 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from myrmidon.bot.commands.command_process import CommandProcess
+from myrmidon.bot.commands.command_watcher import CommandWatcher
+from myrmidon.bot.commands.seat import InvalidTask, path_below
 from myrmidon.bot.install import startup_config, updater
-from myrmidon.bot.link import exchange_request
-from myrmidon.bot.run import run_queue
-from myrmidon.bot.run.command import Command
-from myrmidon.bot.run.command_watcher import CommandWatcher
-from myrmidon.bot.run.run_queue import RunQueue
-from myrmidon.bot.run.task_runner import InvalidTask, path_below
+from myrmidon.bot.protocol import Chunk, Fault, Finish, Output, Payload, Record
+from myrmidon.bot.run.watch import Watch
 from myrmidon.bot.storage import log_spool
 from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.storage.result_journal import ResultJournal
-from myrmidon.bot.system import clock, processes
+from myrmidon.bot.system import processes
 from tests.bot.bots import pack, zip_files
+from tests.bot.runs import a_record, a_run
 
 
 def _all(kept: LogSpool, run: str, stream: int = 0, step: int = 1000) -> tuple[int, bytes]:
@@ -80,47 +79,45 @@ def test_a_spool_without_its_token_is_removed(tmp_path: Path):
     assert os.listdir(tmp_path) == []
 
 
-def _record(run: str) -> dict:
-    return {"report": {"type": "finish", "run": run, "token": "t", "exit_code": 0}, "logs": []}
+Watched = tuple[CommandWatcher, CommandProcess]
 
 
 @pytest.fixture
-def watched(tmp_path: Path) -> Iterator[tuple[CommandWatcher, Command]]:
-    """A watch whose thread does not run, and a command that has not been started, with its pipes open."""
-    task = {"run": "r", "token": "t", "execution_timeout_s": 60, "grace_period_s": 1}
-    watch, command = CommandWatcher(LogSpool(str(tmp_path / "spool")), lambda _: None), Command(task, clock.boottime())
-    command.output.open()
-    yield watch, command
-    watch.release(command)
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    """A watcher whose thread does not run, and a command that has not been started, with its pipes open."""
+    watcher, process = CommandWatcher(Watch(LogSpool(str(tmp_path / "spool"))), lambda _: None), CommandProcess(a_run())
+    process.open_pipes()
+    yield watcher, process
+    watcher.release(process)
 
 
-def test_output_that_cannot_be_kept_is_an_error(watched: tuple[CommandWatcher, Command], tmp_path: Path):
-    watch, command = watched
+def test_output_that_cannot_be_kept_ends_the_run(watched: Watched, tmp_path: Path):
+    watcher, process = watched
     (tmp_path / "spool").rmdir()
     (tmp_path / "spool").write_text("in the way")
-    os.write(command.output.writers[0], b"x" * 300_000)
-    with pytest.raises(OSError, match="spool"):
-        watch.finish(command)
+    os.write(process.writers[0], b"x" * 300_000)
+    watcher.read_rest(process)
+    assert (process.run.end_reason, process.run.discard_output) == ("bot_error", True)
 
 
-def test_what_was_written_before_the_end_is_kept_and_a_survivor_gets_an_error(watched: tuple[CommandWatcher, Command]):
-    watch, command = watched
-    survivor = os.dup(command.output.writers[0])
+def test_what_was_written_before_the_end_is_kept_and_a_survivor_gets_an_error(watched: Watched):
+    watcher, process = watched
+    survivor = os.dup(process.writers[0])
     os.write(survivor, b"before")
-    command.output.close_writers()
-    watch.finish(command)
-    watch.release(command)
-    assert b"".join(command.inline[0]) == b"before"
+    process.close_writers()
+    watcher.read_rest(process)
+    watcher.release(process)
+    assert b"".join(process.run.inline[0]) == b"before"
     with pytest.raises(BrokenPipeError):
         os.write(survivor, b"after")
     os.close(survivor)
 
 
 def test_the_rest_of_the_output_is_what_is_there_at_the_end_however_fast_a_survivor_writes(
-    watched: tuple[CommandWatcher, Command], monkeypatch: pytest.MonkeyPatch
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
 ):
-    watch, command = watched
-    writer = command.output.writers[0]
+    watcher, process = watched
+    writer = process.writers[0]
     read_pipe = processes.read_pipe
 
     def read_and_write_more(reader: int, most: int) -> bytes | None:
@@ -130,39 +127,41 @@ def test_the_rest_of_the_output_is_what_is_there_at_the_end_however_fast_a_survi
 
     monkeypatch.setattr(processes, "read_pipe", read_and_write_more)
     os.write(writer, b"y" * 1000)
-    watch.finish(command)
-    assert b"".join(command.inline[0]) == b"y" * 1000
+    watcher.read_rest(process)
+    assert b"".join(process.run.inline[0]) == b"y" * 1000
 
 
-def test_all_of_a_full_pipe_is_kept(watched: tuple[CommandWatcher, Command]):
-    watch, command = watched
-    writer = command.output.writers[1]
+def test_all_of_a_full_pipe_is_kept(watched: Watched):
+    watcher, process = watched
+    writer = process.writers[1]
     os.set_blocking(writer, False)
     size = os.write(writer, bytes(8 << 20))
-    watch.finish(command)
-    assert command.sizes == [0, size]
+    watcher.read_rest(process)
+    assert process.run.sizes == [0, size]
 
 
-def test_the_pipes_of_a_command_that_is_released_are_closed(watched: tuple[CommandWatcher, Command]):
-    watch, command = watched
-    handles = [*command.output.readers, *command.output.writers]
-    watch.release(command)
-    watch.release(command)
+def test_the_pipes_of_a_command_that_is_released_are_closed(watched: Watched):
+    watcher, process = watched
+    handles = [*process.readers, *process.writers]
+    watcher.release(process)
+    watcher.release(process)
     for handle in handles:
         with pytest.raises(OSError, match="Bad file"):
             os.fstat(handle)
 
 
-def test_a_stream_that_has_ended_is_told_from_one_that_is_silent(watched: tuple[CommandWatcher, Command]):
-    """The watch would ask for an ended one again and again, without ever waiting."""
-    watch, command = watched
-    reader = command.output.readers[0]
-    assert watch._read_output(command, 0, reader)
-    os.write(command.output.writers[0], b"last")
-    command.output.close_writers()
-    assert watch._read_output(command, 0, reader)
-    assert not watch._read_output(command, 0, reader)
-    assert command.sizes == [4, 0]
+def test_a_stream_that_has_ended_is_told_from_one_that_is_silent(watched: Watched):
+    """The watcher would ask for an ended one again and again, without ever waiting."""
+    watcher, process = watched
+    reader = process.readers[0]
+    watcher._read_output(process, reader)
+    os.write(process.writers[0], b"last")
+    process.close_writers()
+    watcher._read_output(process, reader)
+    assert reader in process.streams
+    watcher._read_output(process, reader)
+    assert reader not in process.streams
+    assert process.run.sizes == [4, 0]
 
 
 def test_a_new_zip_that_leaves_something_running_holds_nobody_up(tmp_path: Path):
@@ -176,11 +175,11 @@ def test_a_new_zip_that_leaves_something_running_holds_nobody_up(tmp_path: Path)
 def test_a_journal_gives_back_what_was_not_acknowledged(tmp_path: Path):
     journal = ResultJournal(str(tmp_path / "journal"))
     for run in ("a", "b", "c"):
-        journal.add(_record(run))
+        journal.add(a_record(run))
     journal.sync()
     journal.acknowledge(["b"])
     again = ResultJournal(str(tmp_path / "journal"))
-    assert {record["report"]["run"] for record in again.recovered} >= {"a", "c"}
+    assert {record.report.run for record in again.recovered} >= {"a", "c"}
     again.acknowledge(["a", "b", "c"])
     assert (tmp_path / "journal").read_bytes() == b""
 
@@ -190,25 +189,34 @@ def test_a_journal_in_which_all_is_acknowledged_needs_no_disk(tmp_path: Path, mo
     monkeypatch.setattr(os, "fsync", synced.append)
     journal = ResultJournal(str(tmp_path / "journal"))
     for run in ("a", "b"):
-        journal.add(_record(run))
+        journal.add(a_record(run))
     journal.acknowledge(["a"])
     journal.sync()
     assert synced == [journal.file], "one of them is still to be kept"
-    journal.add(_record("c"))
+    journal.add(a_record("c"))
     journal.acknowledge(["b", "c"])
     journal.sync()
     assert synced == [journal.file]
 
 
 def test_a_journal_keeps_records_of_every_kind(tmp_path: Path):
-    plain = {"type": "finish", "run": "a1", "token": 'x"\\\n', "exit_code": -9, "duration": 1e-06,
-             "stdout_size": 0, "stderr_size": 7}  # fmt: skip
-    odd = {**plain, "run": "a2", "killed": True}
-    fault = {"type": "fault", "run": "a3", "token": "t", "kind": "bot_error", "message": "ü", "more": 1, "most": 2}
-    records: list[Any] = [
-        {"report": plain, "logs": []},
-        {"report": odd, "logs": [[0, 0, "eA=="]]},
-        {"report": fault, "logs": []},
+    plain = Finish("a1", 'x"\\\n', exit_code=-9, duration=1e-06, stdout_size=0, stderr_size=7)
+    full = plain._replace(
+        run="a2",
+        killed=True,
+        outputs=[
+            Output("bytes", Payload(b"\0")),
+            Output("int64", Payload(digest="d", size=9)),
+            Output("bool", Payload()),
+        ],
+        stats={"cleanup": 0.5},
+        error={"type": "ValueError", "args": [1]},
+        caches={"one": 5},
+    )
+    records = [
+        Record(plain),
+        Record(full, [Chunk(0, 0, b"x"), Chunk(1, 0, b"\xff")]),
+        Record(Fault("a3", "t", "bot_error", "ü")),
     ]
     journal = ResultJournal(str(tmp_path / "journal"))
     journal.add_all(records)
@@ -219,8 +227,8 @@ def test_a_short_write_of_the_journal_is_continued(tmp_path: Path, monkeypatch: 
     write = os.write
     journal = ResultJournal(str(tmp_path / "journal"))
     monkeypatch.setattr(os, "write", lambda file, data: write(file, bytes(data)[:10]))
-    journal.add_all([_record("a"), _record("b")])
-    assert [record["report"]["run"] for record in ResultJournal(journal.path).recovered] == ["a", "b"]
+    journal.add_all([a_record("a"), a_record("b")])
+    assert [record.report.run for record in ResultJournal(journal.path).recovered] == ["a", "b"]
     assert journal.size == (tmp_path / "journal").stat().st_size
 
 
@@ -235,7 +243,7 @@ def test_an_error_of_the_disk_is_reported_and_costs_no_result(
     journal = ResultJournal(str(tmp_path / "journal"))
     journal.on_error = problems.append
     monkeypatch.setattr(os, call, fail)
-    journal.add(_record("a"))
+    journal.add(a_record("a"))
     assert list(journal.open_runs) == ["a"]
     journal.sync()
     journal.acknowledge(["a"])
@@ -245,21 +253,21 @@ def test_an_error_of_the_disk_is_reported_and_costs_no_result(
 
 def test_a_line_that_a_crash_has_cut_spoils_no_other(tmp_path: Path):
     path = tmp_path / "journal"
-    ResultJournal(str(path)).add(_record("a"))
+    ResultJournal(str(path)).add(a_record("a"))
     with path.open("ab") as file:
         file.write(b'\n{"report": {"run": "cut"')
-    ResultJournal(str(path)).add(_record("b"))
-    assert [record["report"]["run"] for record in ResultJournal(str(path)).recovered] == ["a", "b"]
+    ResultJournal(str(path)).add(a_record("b"))
+    assert [record.report.run for record in ResultJournal(str(path)).recovered] == ["a", "b"]
 
 
 def test_a_long_journal_is_written_anew_without_what_is_done(tmp_path: Path):
     path = tmp_path / "journal"
     journal = ResultJournal(str(path))
     for number in range(300):
-        journal.add({**_record(f"r{number}"), "logs": [[0, 0, "x" * 4000]]})
+        journal.add(a_record(f"r{number}", b"x" * 3000))
     journal.acknowledge([f"r{number}" for number in range(299)])
     assert path.stat().st_size < 10_000
-    assert [record["report"]["run"] for record in ResultJournal(str(path)).recovered] == ["r299"]
+    assert [record.report.run for record in ResultJournal(str(path)).recovered] == ["r299"]
 
 
 @pytest.mark.parametrize("path", ["", "/a", "..", "a/../b", "a\\..\\b", "C:\\x", "\\x", "a\0"])
@@ -396,67 +404,6 @@ def test_sessions_grow_also_when_the_clock_was_set_back(tmp_path: Path, monkeypa
     first = kept.next_session()
     monkeypatch.setattr(time, "time_ns", lambda: 1_000_000)
     assert kept.next_session() == first + 1
-
-
-# ---------------------------------------------------------------- what a bot wants
-
-
-def _task(run: str, claimed_at: float | None = None) -> dict:
-    return {"run": run, "token": "t", "claimed_at": clock.boottime() if claimed_at is None else claimed_at}
-
-
-def test_quick_tasks_are_wanted_by_the_dozen_and_slow_ones_one_at_a_time():
-    queue = RunQueue([])
-    assert queue.claim_size() == run_queue.INITIAL_TASKS
-    queue.mean_run_s = 0.001
-    assert (queue.claim_size(), queue.refill_threshold()) == (100, 50)
-    queue.mean_run_s = 3.0
-    assert (queue.claim_size(), queue.refill_threshold()) == (1, 0)
-
-
-def test_a_task_that_has_waited_too_long_is_given_back_and_not_begun():
-    queue = RunQueue([])
-    queue.add([_task("old", clock.boottime() - run_queue.START_WITHIN_S - 1), _task("new")])
-    begun = queue.next_task()
-    assert begun is not None
-    assert (begun["run"], [task["run"] for task in queue.returned]) == ("new", ["old"])
-
-
-def test_a_letter_holds_results_what_is_given_back_and_what_is_held(tmp_path: Path):
-    queue = RunQueue([_record("done")])
-    queue.add([_task("current"), _task("next"), _task("unwanted")])
-    queue.next_task()
-    assert not queue.withdraw("unwanted")
-    assert queue.withdraw("current")
-    request = exchange_request.build(queue, LogSpool(str(tmp_path)), {"session": 1, "nonce": 1, "n": 2, "wait_s": 0.0})
-    assert [(r["type"], r["run"]) for r in request.body["reports"]] == [("finish", "done"), ("give_back", "unwanted")]
-    assert request.body["holds"] == [["current", "t"], ["next", "t"]]
-    assert (
-        exchange_request.build(queue, LogSpool(str(tmp_path)), {"n": 1, "wait_s": 0.0}, include_held=False).body[
-            "holds"
-        ]
-        == []
-    )
-    assert len(queue.finished) == 1  # until it is answered for
-    queue.remove_reported(1)
-    assert not queue.finished
-
-
-def test_a_letter_takes_no_more_logs_than_it_may(tmp_path: Path):
-    big = [{**_record(f"r{number}"), "logs": [[0, 0, "x" * 90_000]]} for number in range(5)]
-    request = exchange_request.build(
-        RunQueue(big), LogSpool(str(tmp_path)), {"session": 1, "nonce": 1, "n": 0, "wait_s": 0.0}
-    )
-    assert [record["report"]["run"] for record in request.records] == ["r0", "r1"]
-
-
-def test_two_signals_at_once_are_one(monkeypatch):
-    queue = RunQueue([])
-    now = [100.0]
-    monkeypatch.setattr(clock, "boottime", lambda: now[0])
-    assert (queue.count_signal(), queue.count_signal()) == (1, 1)
-    now[0] += run_queue.ONE_SIGNAL_S
-    assert queue.count_signal() == 2
 
 
 # ---------------------------------------------------------------- zips

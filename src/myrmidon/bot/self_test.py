@@ -47,13 +47,16 @@ def _check_server(server: str) -> int:
 def _check_zip() -> int:
     """Import every module and the hooks, and run one command."""
     from myrmidon.bot import supervisor, worker
+    from myrmidon.bot.commands.command_runner import CommandRunner
+    from myrmidon.bot.commands.command_watcher import CommandWatcher
+    from myrmidon.bot.commands.seat import Seat
     from myrmidon.bot.hooks import loader, swarming_api
     from myrmidon.bot.install import startup_config, updater
     from myrmidon.bot.machine.named_caches import NamedCaches
-    from myrmidon.bot.run.command_watcher import CommandWatcher
-    from myrmidon.bot.run.environment import base_environment
-    from myrmidon.bot.run.isolation import Isolation
-    from myrmidon.bot.run.task_runner import TaskRunner
+    from myrmidon.bot.protocol import Finish, Task
+    from myrmidon.bot.run.isolation import Isolation, base_environment
+    from myrmidon.bot.run.run import Run
+    from myrmidon.bot.run.watch import Watch
     from myrmidon.bot.storage.log_spool import LogSpool
     from myrmidon.bot.system import dimensions, platforms
 
@@ -64,14 +67,15 @@ def _check_zip() -> int:
         loader.load(config, "bot_config")
     loaded = (supervisor.Supervisor, startup_config.StartupConfig, worker.Worker, updater.check, dimensions.dimensions)
     with tempfile.TemporaryDirectory() as folder:
-        watcher = CommandWatcher(LogSpool(f"{folder}/spool"), on_unkillable=lambda _: None)
+        watcher = CommandWatcher(Watch(LogSpool(f"{folder}/spool")), on_unkillable=lambda _: None)
         isolation = Isolation()
-        runner = TaskRunner(folder, NamedCaches(f"{folder}/c"), watcher, base_environment((), {}), isolation)
-        isolation.use_landlock(folder, writable=runner.workdir.root, readable=[runner.context.folder])
-        task = {"run": "0", "token": "0", "execution_timeout_s": 60, "grace_period_s": 1}
-        record = runner.execute({**task, "command": [sys.executable, "-I", "-S", "-c", "print('test')"]})
-    report = record["report"] if record else {}
-    if not all(map(callable, loaded)) or report.get("exit_code") != 0 or report.get("stdout_size") != len("test\n"):
+        seat = Seat(folder, isolation, base_environment((), {}))
+        isolation.use_landlock(folder, writable=seat.workdir.root, readable=[seat.files.folder])
+        task = Task("0", "0", 60, 1, command=[sys.executable, "-I", "-S", "-c", "print('test')"])
+        record = CommandRunner(seat, watcher, NamedCaches(f"{folder}/c")).execute(Run(task))
+    report = record.report if record is not None else None
+    has_run = isinstance(report, Finish) and (report.exit_code, report.stdout_size) == (0, len("test\n"))
+    if not all(map(callable, loaded)) or not has_run:
         sys.stderr.write(f"the test command failed: {record}\n")
         return 1
     return 0

@@ -15,156 +15,162 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from myrmidon.bot.commands.command_runner import CommandRunner
+from myrmidon.bot.commands.command_watcher import CommandWatcher
+from myrmidon.bot.commands.seat import Seat
+from myrmidon.bot.commands.task_files import last_started_tasks
+from myrmidon.bot.commands.task_hooks import TaskHooks
 from myrmidon.bot.debug_console import DebugConsole
 from myrmidon.bot.install import exit_codes, startup_config
 from myrmidon.bot.install.startup_config import StartupConfig
 from myrmidon.bot.link.file_transfers import FileTransfers
 from myrmidon.bot.link.next_action import SHUTDOWN_S
 from myrmidon.bot.link.session_loop import SessionLoop
-from myrmidon.bot.machine.environment_cache import EnvironmentCache
-from myrmidon.bot.machine.environment_offer import EnvironmentOffer
+from myrmidon.bot.machine.environment_cache import EnvironmentCache, EnvironmentOffer
 from myrmidon.bot.machine.named_caches import NamedCaches
-from myrmidon.bot.run.command import Command
-from myrmidon.bot.run.command_watcher import CommandWatcher
-from myrmidon.bot.run.environment import base_environment
-from myrmidon.bot.run.isolation import Isolation
+from myrmidon.bot.protocol import Finish
+from myrmidon.bot.run import reports
+from myrmidon.bot.run.isolation import Isolation, base_environment
+from myrmidon.bot.run.run import Run
 from myrmidon.bot.run.run_queue import RunQueue
-from myrmidon.bot.run.task_context import last_started_tasks
-from myrmidon.bot.run.task_hooks import TaskHooks
-from myrmidon.bot.run.task_runner import TaskRunner
+from myrmidon.bot.run.watch import Watch
 from myrmidon.bot.signals import SignalThread
 from myrmidon.bot.slots.environment_build import Builder
 from myrmidon.bot.slots.environments import Environments
+from myrmidon.bot.slots.function_loop import FunctionLoop
 from myrmidon.bot.slots.launcher import Launcher
-from myrmidon.bot.slots.records import fault_report
-from myrmidon.bot.slots.slot_loop import SlotLoop
+from myrmidon.bot.slots.run_files import RunFiles
 from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.storage.result_journal import ResultJournal
-from myrmidon.bot.system import host, processes
+from myrmidon.bot.system import clock, host, processes
 from myrmidon.bot.system.interpreters import Interpreters
 from myrmidon.bot.system.users import TaskUser
 from myrmidon.functions.native_task import FOLDERS_VARIABLE
+
+MAX_RUNS = 1
+"""How many commands run at a time."""
 
 log = logging.getLogger("myrmidon.bot")
 
 
 class Worker:
-    """One bot in its folder: builds all parts and connects them."""
+    """One bot in its folder: builds all parts and connects them.
+
+    ``MAX_RUNS`` commands can run at a time, each on a seat and in a thread of its own; the first in the main thread.
+    """
 
     def __init__(self, startup: StartupConfig) -> None:
         self.folder = startup.folder
-        spool = LogSpool(os.path.join(startup.folder, "spool"))
-        caches = NamedCaches(os.path.join(startup.folder, "c"))
+        self.spool = LogSpool(os.path.join(startup.folder, "spool"))
+        self.caches = NamedCaches(os.path.join(startup.folder, "c"))
         self.journal = ResultJournal(os.path.join(startup.folder, "journal"))
-        self.spool = spool
-        self.watcher = CommandWatcher(spool, self._on_unkillable)
-        suspect_tasks = last_started_tasks(
-            startup.folder
-        )  # before the runner overwrites what an earlier process has left
-        self.runner = _make_runner(startup, caches, self.watcher)
-        self.run_queue = RunQueue(self.journal.recovered, startup.slots)
-        self.session_loop = SessionLoop(
-            startup, self.run_queue, journal=self.journal, spool=spool, caches=caches, watcher=self.watcher
+        self.common = Watch(self.spool)
+        self.watcher = CommandWatcher(self.common, self._on_unkillable)
+        suspect_tasks = last_started_tasks(startup.folder)  # before a seat overwrites what an earlier process has left
+        self.seats = [_make_seat(startup, number) for number in range(MAX_RUNS)]
+        self.run_queue = RunQueue(self.journal.recovered, startup.slots, MAX_RUNS)
+        self.session_loop = loop = SessionLoop(
+            startup, self.run_queue, journal=self.journal, spool=self.spool, caches=self.caches, common=self.common
         )
-        self.journal.on_error = self.session_loop.reporter.report_error
-        self.session_loop.suspect_tasks = suspect_tasks
-        self.watcher.on_output = self.session_loop.notify_output
-        self.session_loop.status.on_dimensions = self.runner.context.set_dimensions
-        self.session_loop.status.isolation = self.runner.isolation.methods()
-        self.task_hooks = TaskHooks(self.session_loop.status, self.runner, self.run_queue)
-        self.slot_loop = self._make_slot_loop(startup)
-        self.session_loop.status.on_refresh = self._refresh_isolation
-        if caches.problem:
-            self.session_loop.reporter.report_error(caches.problem)
+        loop.suspect_tasks = suspect_tasks
+        self.journal.on_error = loop.reporter.report_error
+        self.watcher.on_output = loop.notify_output
+        self.transfers = FileTransfers(startup.server, lambda: loop.http.bearer, lambda: loop.http.extra)
+        self.task_hooks = TaskHooks(loop.status)
+        self.function_loop = self._make_function_loop(startup)
+        loop.status.isolation = self.seats[0].isolation.methods()
+        loop.status.on_dimensions = self._set_dimensions
+        loop.status.on_refresh = self._refresh_isolation
+        if self.caches.problem:
+            loop.reporter.report_error(self.caches.problem)
 
-    def _make_slot_loop(self, startup: StartupConfig) -> SlotLoop:
+    def _make_function_loop(self, startup: StartupConfig) -> FunctionLoop:
         session_loop = self.session_loop
         environments = _make_environments(startup)
         session_loop.status.environments = environments.offer
         launcher = _make_launcher(startup)
-        transfers = FileTransfers(startup.server, lambda: session_loop.http.bearer, lambda: session_loop.http.extra)
-        self.runner.store_file = transfers.store
-        slot_loop = SlotLoop(
+        function_loop = FunctionLoop(
             self.run_queue,
             launcher,
-            transfers,
-            environments,
-            journal=self.journal,
-            spool=self.spool,
+            RunFiles(launcher.shared, self.transfers, environments),
+            self.common,
+            self.journal,
             server=startup.server,
             bot_id=startup.bot_id,
             report_error=session_loop.reporter.report_error,
         )
-        slot_loop.on_results = session_loop.notify
-        slot_loop.on_output = session_loop.notify_output
-        slot_loop.on_success = session_loop.note_success
-        slot_loop.usd_per_s = lambda: session_loop.status.usd_per_s
-        slot_loop.server_unreachable = lambda: session_loop.link.unreachable
-        return slot_loop
+        function_loop.on_results = session_loop.notify
+        function_loop.on_output = session_loop.notify_output
+        function_loop.on_success = session_loop.note_success
+        function_loop.usd_per_s = lambda: session_loop.status.usd_per_s
+        return function_loop
+
+    def _make_runner(self, seat: Seat) -> CommandRunner:
+        report_error = self.session_loop.reporter.report_error
+        store = self.transfers.store
+        return CommandRunner(
+            seat, self.watcher, self.caches, self.task_hooks, store, report_error, lambda: self.run_queue.signals > 0
+        )
+
+    def _set_dimensions(self, dimensions: dict[str, list[str]]) -> None:
+        for seat in self.seats:
+            seat.files.set_dimensions(dimensions)
 
     def _refresh_isolation(self) -> None:
-        self.runner.isolation.refresh()
-        self.slot_loop.launcher.refresh()
+        for seat in self.seats:
+            seat.isolation.refresh()
+        self.function_loop.launcher.refresh()
 
     def run(self) -> int:
         """Run tasks until told to end; the exit code. An exception ends the process, and a new worker is started."""
         self.watcher.start()
-        self.slot_loop.start()
+        self.function_loop.start()
         loop_thread = threading.Thread(target=self.session_loop.run, name="session", daemon=True)
         loop_thread.start()
-        run_queue, task_hooks, hooks = self.run_queue, self.task_hooks, self.session_loop.status.hooks
+        others = [threading.Thread(target=self._run_commands, args=(seat,), daemon=True) for seat in self.seats[1:]]
+        for thread in others:
+            thread.start()
+        self._run_commands(self.seats[0])
+        for thread in (*others, loop_thread):
+            thread.join(SHUTDOWN_S)
+        self.function_loop.close()
+        host.unregister_bot(self.folder)
+        return self.run_queue.exit_code
+
+    def _run_commands(self, seat: Seat) -> None:
+        """Run commands on one seat until the worker is to end."""
+        runner, run_queue = self._make_runner(seat), self.run_queue
         while True:
-            task = run_queue.next_task()
-            if task is None:
-                break
-            record = self._execute(task)
+            run = run_queue.next_command()
+            if run is None:
+                return
+            record = runner.run(run)
             if record is None:
-                self.spool.remove(task["run"])
+                self.spool.remove(run.id)
             else:
                 self.journal.add(record)
-            run_queue.finish_task(task, record)
+            run_queue.commands.note_durations(1, clock.boottime() - run.taken_at)
+            run_queue.finish([(run, record)])
             self.session_loop.notify()
-            if hooks.functions:
-                task_hooks.after_task(task, record)
-            if task_hooks.succeeded:
-                self.session_loop.task_succeeded = True
-        loop_thread.join(SHUTDOWN_S)
-        self.slot_loop.close()
-        host.unregister_bot(self.folder)
-        return run_queue.exit_code
-
-    def _execute(self, task: dict[str, Any]) -> dict[str, Any] | None:
-        """Run one task; the record to report. An unexpected exception fails this run and not the bot."""
-        try:
-            if self.session_loop.status.hooks.functions:
-                self.task_hooks.prepare()
-            record = self.runner.execute(task)
-            if record is not None:
-                problem = record.pop("problem", None)
-                if problem:
-                    self.session_loop.reporter.report_error(problem)
-                self.task_hooks.complete_record(task, record)
-        except Exception as error:
-            log.exception("run %s failed", task["run"])
-            processes.kill_all_children()
-            return {"report": fault_report(task, "bot_error", f"the bot failed: {error!r}"), "logs": []}
-        return record
+            self.task_hooks.after_task(run, record)
+            if record is not None and isinstance(record.report, Finish) and record.report.exit_code == 0:
+                self.session_loop.note_success()
 
     def on_signal(self, _number: int, _: object) -> None:
-        """Signal handler for SIGTERM and SIGINT: finish the task; on a second signal, kill it.
+        """Signal handler for SIGTERM and SIGINT: finish what runs; on a second signal, kill the commands.
 
         During a requested reboot the signal means that the machine goes down: exit at once.
         """
         if self.run_queue.rebooting:
             os._exit(0)
-        if self.run_queue.count_signal() > 1 and self.watcher.current is not None:
-            self.watcher.current.request_end("shutdown", 0.0)
+        if self.run_queue.count_signal() > 1:
+            for run in list(self.run_queue.commands.live.values()):
+                run.request_end("shutdown", 0.0)
         self.session_loop.wake()
 
-    def _on_unkillable(self, command: Command) -> None:
+    def _on_unkillable(self, run: Run) -> None:
         """A command survives SIGKILL: record a fault and exit, so that the supervisor starts a new worker."""
-        report = fault_report(command.task, "bot_error", "the command could not be killed")
-        self.journal.add({"report": report, "logs": []})
+        self.journal.add(reports.fault(run, "bot_error", "the command could not be killed")._replace(logs=()))
         self.journal.sync()
         os._exit(exit_codes.UNKILLABLE_COMMAND)
 
@@ -210,15 +216,14 @@ def _environment(startup: StartupConfig, user: TaskUser | None) -> dict[bytes, b
     return base_environment(startup.pass_env, added)
 
 
-def _make_runner(startup: StartupConfig, caches: NamedCaches, watcher: CommandWatcher) -> TaskRunner:
-    """What runs commands: with their environment, and kept away from the bot as far as this machine can do that."""
+def _make_seat(startup: StartupConfig, number: int) -> Seat:
+    """Where commands run: with their environment, and kept away from the bot as far as this machine can do that."""
     isolation = Isolation(startup.find_task_user())
-    runner = TaskRunner(startup.folder, caches, watcher, _environment(startup, isolation.user), isolation)
+    seat = Seat(startup.folder, isolation, _environment(startup, isolation.user), number)
     if startup.isolation != startup_config.OFF:
-        writable, readable = runner.workdir.root, (runner.context.folder,)
         hidden = [*startup.hidden, startup.environments]
-        isolation.use_landlock(startup.folder, writable=writable, readable=readable, hidden=hidden)
-    return runner
+        isolation.use_landlock(startup.folder, writable=seat.workdir.root, readable=(seat.files.folder,), hidden=hidden)
+    return seat
 
 
 def main(argv: list[str]) -> int:

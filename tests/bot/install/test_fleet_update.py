@@ -21,7 +21,7 @@ NAMES = ("ant1", "ant2", "ant3")
 EAGER = ("bot/link/http_client.py", "MAX_DELAY_S = 30.0", "MAX_DELAY_S = 0.3")
 """All of these bots look again soon for a server that is being upgraded."""
 GOOD = ("bot/__init__.py", "Standard library only", "Newer. Standard library only")
-NOT_FINE = ("bot/run/task_runner.py", "class TaskRunner", "class TaskRunner(")
+NOT_FINE = ("bot/commands/command_runner.py", "class CommandRunner", "class CommandRunner(")
 CRASHES = ("bot/worker.py", "    worker = Worker(", '    raise SystemExit("crash")\n    worker = Worker(')
 
 pytestmark = [pytest.mark.full, pytest.mark.untraced]

@@ -67,7 +67,7 @@ def test_three_bots_go_through_good_bad_and_reverted_releases(stub: Stub, tmp_pa
     )
     first = zip_files(stub.url, updater=hasty)
     good = _release(stub, updater=hasty)
-    syntax = _release(stub, task_runner="def broken(:\n")
+    syntax = _release(stub, command_runner="def broken(:\n")
     hang = pack({**zip_files(stub.url, result_journal=HANGS), "it-hangs": b""})
     later = _release(stub, session_loop=dies_at(tmp_path / "die"))
     with ExitStack() as bots:

@@ -31,7 +31,7 @@ def test_updates_alternate_between_two_files(stub: Stub, tmp_path: Path):
 @pytest.mark.parametrize(
     ("changed", "try_s", "said"),
     [
-        ({"task_runner": "def broken(:\n"}, 60.0, "SyntaxError"),
+        ({"command_runner": "def broken(:\n"}, 60.0, "SyntaxError"),
         ({"session_loop": "import no_such_module\n"}, 60.0, "no_such_module"),
         ({"result_journal": "while True: pass\n"}, 0.5, "did not finish within"),
     ],

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from myrmidon.bot import protocol
 from myrmidon.bot.link import next_action as actions
-from myrmidon.bot.link.exchange_request import ExchangeRequest
-from myrmidon.bot.link.link_state import CLAIMS, LinkState, Stop, Work
+from myrmidon.bot.link.exchange import ExchangeRequest
+from myrmidon.bot.link.link_state import CLAIMS, LinkState, Work
 from myrmidon.bot.link.next_action import (
     Action,
     Exchange,
@@ -25,7 +26,7 @@ from myrmidon.bot.link.next_action import (
     Wait,
     next_action,
 )
-from myrmidon.bot.run.run_log import MAX_INLINE_BYTES
+from myrmidon.bot.run.run import MAX_INLINE_BYTES
 
 NOW = 1000.0
 LARGE = MAX_INLINE_BYTES + 1
@@ -40,13 +41,13 @@ def a_link(**changed: Any) -> LinkState:
     return link
 
 
-def a_request(**body: Any) -> ExchangeRequest:
-    return ExchangeRequest({"n": 0, "wait_s": 0.0, "reports": [], "logs": [], **body}, [], [])
+def a_request(**fields: Any) -> ExchangeRequest:
+    return ExchangeRequest(protocol.Exchange(1, **fields))
 
 
 def long_run(ran_s: float = 5.0, **more: Any) -> Work:
-    """A command, on a bot that has no room for functions."""
-    return Work(run="r1", begun=NOW - ran_s, wanted=0, **more)
+    """A command whose start was reported, on a bot that has no room for functions."""
+    return Work(run="r1", begun=NOW - ran_s, wanted=0, log_run="r1", **more)
 
 
 def check(found: Action, expected: Action) -> None:
@@ -109,34 +110,34 @@ def test_short_tasks_are_claimed_and_reported_in_batches(link: dict[str, Any], w
     check(next_action(a_link(**link), work, NOW), expected)
 
 
-REPORTED: dict[str, Any] = {"start_reported": "r1", "log_sent_at": NOW - 5}
+QUIET: dict[str, Any] = {"log_sent_at": NOW - 5}
 WAIT_FOR_STOP = Exchange(wait_s=10.0)
 
 
 @pytest.mark.parametrize(
     ("link", "work", "expected"),
     [
-        ({}, long_run(), Exchange(start=True)),
+        ({}, long_run(unreported=True), Exchange(start=True)),
         ({}, long_run(queued=2), GiveBack()),
-        ({}, long_run(0.3, queued=2), Exchange(start=True)),
-        (REPORTED, long_run(returned=2), Exchange()),
-        (REPORTED, long_run(finished=1), Exchange()),
-        (REPORTED, long_run(log_bytes=LARGE), UploadLog("r1")),
-        ({**REPORTED, "contact_at": NOW - 10}, long_run(log_bytes=LARGE), Heartbeat()),
-        ({**REPORTED, "log_resume_at": NOW + 1}, long_run(log_bytes=LARGE), Exchange(log=True)),
-        ({**REPORTED, "log_resume_at": NOW + 0.1, "log_sent_at": NOW}, long_run(log_bytes=LARGE), Wait(0.1)),
-        (REPORTED, long_run(log_bytes=1), Exchange(log=True)),
-        ({**REPORTED, "contact_at": NOW - 10}, long_run(log_bytes=1), Exchange(log=True)),
-        ({**REPORTED, "inline_logs": False}, long_run(log_bytes=1), UploadLog("r1")),
-        ({**REPORTED, "log_sent_at": NOW - 0.4}, long_run(log_bytes=1), Wait(0.25)),
-        ({**REPORTED, "contact_at": NOW - 10}, long_run(), Heartbeat()),
-        ({**REPORTED, "contact_at": NOW - 9.9, "log_sent_at": NOW}, long_run(), Wait(0.1)),
-        (REPORTED, long_run(), WAIT_FOR_STOP),
-        (REPORTED, long_run(1.0), Wait(0.25)),
-        ({**REPORTED, "log_sent_at": NOW - 1}, long_run(), Wait(0.25)),
-        (REPORTED, long_run(directive=True), WAIT_FOR_STOP),
-        (REPORTED, long_run(signals=1), WAIT_FOR_STOP),
-        (REPORTED, long_run(unsent_log="r0", finished=1), UploadLog("r0")),
+        ({}, long_run(0.3, queued=2, unreported=True), Exchange(start=True)),
+        (QUIET, long_run(returned=2), Exchange()),
+        (QUIET, long_run(finished=1), Exchange()),
+        (QUIET, long_run(log_bytes=LARGE), UploadLog("r1")),
+        ({**QUIET, "contact_at": NOW - 10}, long_run(log_bytes=LARGE), Heartbeat()),
+        ({**QUIET, "log_resume_at": NOW + 1}, long_run(log_bytes=LARGE), Exchange(log=True)),
+        ({**QUIET, "log_resume_at": NOW + 0.1, "log_sent_at": NOW}, long_run(log_bytes=LARGE), Wait(0.1)),
+        (QUIET, long_run(log_bytes=1), Exchange(log=True)),
+        ({**QUIET, "contact_at": NOW - 10}, long_run(log_bytes=1), Exchange(log=True)),
+        ({**QUIET, "inline_logs": False}, long_run(log_bytes=1), UploadLog("r1")),
+        ({**QUIET, "log_sent_at": NOW - 0.4}, long_run(log_bytes=1), Wait(0.25)),
+        ({**QUIET, "contact_at": NOW - 10}, long_run(), Heartbeat()),
+        ({**QUIET, "contact_at": NOW - 9.9, "log_sent_at": NOW}, long_run(), Wait(0.1)),
+        (QUIET, long_run(), WAIT_FOR_STOP),
+        (QUIET, long_run(1.0), Wait(0.25)),
+        ({**QUIET, "log_sent_at": NOW - 1}, long_run(), Wait(0.25)),
+        (QUIET, long_run(directive=True), WAIT_FOR_STOP),
+        (QUIET, long_run(signals=1), WAIT_FOR_STOP),
+        (QUIET, long_run(unsent_log="r0", finished=1), UploadLog("r0")),
     ],
 )
 def test_a_command_that_runs_long(link: dict[str, Any], work: Work, expected: Action):
@@ -146,16 +147,15 @@ def test_a_command_that_runs_long(link: dict[str, Any], work: Work, expected: Ac
 @pytest.mark.parametrize(
     ("link", "work", "expected"),
     [
-        ({"stop": Stop("r1", "killed", None)}, long_run(), WAIT_FOR_STOP),
-        ({"stop": Stop("r1", "killed", None)}, long_run(stop_waits=True), Wait(0.25)),
+        ({}, long_run(), WAIT_FOR_STOP),
         ({"poll_after": NOW + 9}, long_run(), Wait(0.25)),
         ({"poll_after": NOW + 9, "contact_at": NOW - 10}, long_run(), Heartbeat()),
         ({"poll_after": NOW + 9}, long_run(finished=1), Exchange()),
         ({"poll_after": NOW}, long_run(), WAIT_FOR_STOP),
     ],
 )
-def test_a_stop_that_is_carried_out_and_a_server_that_answers_early(link: dict[str, Any], work: Work, expected: Action):
-    check(next_action(a_link(**REPORTED, **link), work, NOW), expected)
+def test_a_server_that_answers_early(link: dict[str, Any], work: Work, expected: Action):
+    check(next_action(a_link(**QUIET, **link), work, NOW), expected)
 
 
 def functions(held: int = 2, long: int = 1, **more: Any) -> Work:
@@ -170,7 +170,6 @@ DRAINED: dict[str, Any] = {"drained": CLAIMS, "log_sent_at": NOW - 5}
 FOR_MORE = Exchange(n=4, wait_s=10.0)
 FOR_FUNCTIONS = Exchange(n=3, wait_s=10.0, accepts="functions")
 FOR_COMMANDS = Exchange(n=8, wait_s=10.0, accepts="commands")
-SEEN: dict[str, Any] = {**DRAINED, "start_reported": "r1"}
 
 
 @pytest.mark.parametrize(
@@ -205,17 +204,16 @@ def test_functions_beside_each_other(link: dict[str, Any], work: Work, expected:
 @pytest.mark.parametrize(
     ("link", "work", "expected"),
     [
-        (SEEN, BESIDE, FOR_FUNCTIONS),
-        ({"start_reported": "r1"}, BESIDE, Exchange(n=3, accepts="functions")),
-        (DRAINED, BESIDE, Exchange(n=3, accepts="functions", start=True)),
-        (SEEN, BEGUN, Wait(0.25)),
-        (SEEN, BESIDE._replace(finished=1), FOR_FUNCTIONS),
-        (SEEN, BESIDE._replace(log_bytes=1), Exchange(n=3, wait_s=0.5, accepts="functions", log=True)),
-        ({**SEEN, "log_sent_at": NOW}, BESIDE._replace(log_bytes=1), FOR_FUNCTIONS._replace(wait_s=0.5)),
-        ({**SEEN, "contact_at": NOW - 10}, BESIDE, Heartbeat()),
-        (SEEN, BESIDE._replace(stop_waits=True), Wait(0.25)),
-        (SEEN, BESIDE._replace(directive=True), WAIT_FOR_STOP),
-        (SEEN, BESIDE._replace(wanted=0), WAIT_FOR_STOP),
+        (DRAINED, BESIDE, FOR_FUNCTIONS),
+        ({}, BESIDE, Exchange(n=3, accepts="functions")),
+        (DRAINED, BESIDE._replace(unreported=True), Exchange(n=3, accepts="functions", start=True)),
+        (DRAINED, BEGUN, Wait(0.25)),
+        (DRAINED, BESIDE._replace(finished=1), FOR_FUNCTIONS),
+        (DRAINED, BESIDE._replace(log_bytes=1), Exchange(n=3, wait_s=0.5, accepts="functions", log=True)),
+        ({**DRAINED, "log_sent_at": NOW}, BESIDE._replace(log_bytes=1), FOR_FUNCTIONS._replace(wait_s=0.5)),
+        ({**DRAINED, "contact_at": NOW - 10}, BESIDE, Heartbeat()),
+        (DRAINED, BESIDE._replace(directive=True), WAIT_FOR_STOP),
+        (DRAINED, BESIDE._replace(wanted=0), WAIT_FOR_STOP),
         (DRAINED, FULL, FOR_COMMANDS),
         ({}, FULL, Exchange(n=8, accepts="commands")),
         (DRAINED, FULL._replace(queued=1), WAIT_FOR_STOP),
@@ -236,7 +234,7 @@ WITHOUT_SLOTS = Work(claim_size=8, command_size=8, has_slots=False, wanted=0)
     [
         ({}, WITHOUT_SLOTS, Exchange(n=8, wait_s=30.0, accepts="commands")),
         ({}, WITHOUT_SLOTS._replace(run="r1", begun=NOW), Exchange(n=8, accepts="commands", holds=False)),
-        (SEEN, WITHOUT_SLOTS._replace(run="r1", begun=NOW - 5), WAIT_FOR_STOP),
+        (DRAINED, WITHOUT_SLOTS._replace(run="r1", begun=NOW - 5), WAIT_FOR_STOP),
     ],
 )
 def test_a_bot_without_slots_claims_commands_only(link: dict[str, Any], work: Work, expected: Action):
@@ -258,13 +256,13 @@ def test_a_claim_that_finds_no_more_says_so_for_the_kinds_that_it_accepts():
     [
         ({"n": 2, "wait_s": 9.0}, None),
         ({"wait_s": 9.0}, None),
-        ({"n": 2, "wait_s": 9.0, "reports": [{}]}, 0.0),
+        ({"n": 2, "wait_s": 9.0, "reports": [protocol.Start("r0", "t")]}, 0.0),
     ],
 )
 def test_an_interrupted_request_is_repeated_only_if_something_would_be_lost(body: dict[str, Any], left: float | None):
     link = a_link(pending=a_request(**body))
     link.interrupted()
-    assert (link.pending.body["wait_s"] if link.pending is not None else None) == left
+    assert (link.pending.message.wait_s if link.pending is not None else None) == left
 
 
 FAILED: dict[str, Any] = {"failures": 1, "failed_at": NOW - 1, "retry_s": 4.0}
@@ -294,8 +292,8 @@ def test_a_request_that_changes_nothing_is_forgotten_when_it_fails():
     bodies: list[tuple[dict[str, Any], bool]] = [
         ({}, False),
         ({"n": 1}, True),
-        ({"reports": [{}]}, True),
-        ({"logs": [{}]}, False),
+        ({"reports": [protocol.Start("r0", "t")]}, True),
+        ({"logs": [protocol.LogPiece("r0", "t", 0, 0, b"")]}, False),
     ]
     for body, kept in bodies:
         link = a_link(pending=a_request(**body))
@@ -318,9 +316,3 @@ def test_the_streams_of_a_log_take_turns():
     assert (link.log_stream, link.log_resume_at) == (1, 0.0)
     link.piece_sent(NOW, 1, 2.0)
     assert (link.log_stream, link.log_resume_at) == (0, NOW + 2.0)
-
-
-def test_the_start_of_a_run_ends_the_pause_that_an_earlier_one_has_caused():
-    link = a_link(poll_after=NOW + 9)
-    link.run_reported("r2")
-    assert (link.start_reported, link.poll_after) == ("r2", 0.0)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from myrmidon.bot.run.command_outputs import read_outputs
+from myrmidon.bot.commands.command_outputs import read_outputs
+from myrmidon.bot.protocol import Output, Payload
 from myrmidon.functions import msgpack
 from tests.bot.stub import Stub
 
@@ -21,8 +21,9 @@ def convert(folder: Path, kind: str, value: Any) -> Any:
     (folder / "0").write_text(json.dumps(value))
     stored: dict[str, bytes] = {}
     [output], problem = read_outputs(str(folder), [kind], stored.__setitem__)
-    assert (output["type"], problem) == (kind, "")
-    return msgpack.unpack(b64decode(output["payload"]["inline"]))
+    assert (output.type, problem) == (kind, "")
+    assert output.payload.inline is not None
+    return msgpack.unpack(output.payload.inline)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_json_is_converted_by_the_declared_type(tmp_path: Path, kind: str, given
 def test_a_wrong_type_is_named_with_its_place(tmp_path: Path, kind: str, given: Any, message: str):
     (tmp_path / "0").write_text(json.dumps(given))
     outputs, problem = read_outputs(str(tmp_path), [kind], lambda *_: None)
-    assert outputs == [{"type": kind, "payload": {}}]
+    assert outputs == [Output(kind, Payload())]
     assert re.search(message, problem), problem
 
 
@@ -78,7 +79,7 @@ def test_an_output_that_is_a_link_or_no_json_is_refused(tmp_path: Path):
     (tmp_path / "0").write_text("1")
     outputs, problem = read_outputs(str(tmp_path), ["int64", "int64"], lambda *_: None)
     assert problem.startswith("output 1 is not JSON")
-    assert [bool(output["payload"]) for output in outputs] == [True, False]
+    assert [output.payload == Payload() for output in outputs] == [False, True]
 
 
 def test_a_command_writes_its_outputs_small_and_large(fleet: Stub):
@@ -98,7 +99,7 @@ def test_a_command_without_its_output_has_failed_and_one_that_failed_needs_none(
         "the command has not written output 0: $MYRMIDON_OUTPUT_DIR/0",
     )
     report = fleet.run(SHELL, "-c", "exit 3", output_types=["int64"])
-    assert (report["exit_code"], report.get("message"), report.get("outputs")) == (3, None, None)
+    assert (report["exit_code"], report["message"], report["outputs"]) == (3, "", ())
     assert fleet.run(SHELL, "-c", 'test -z "$MYRMIDON_OUTPUT_DIR"')["exit_code"] == 0
 
 

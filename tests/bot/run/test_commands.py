@@ -390,7 +390,7 @@ def test_a_command_that_ends_when_asked_keeps_its_own_exit_code(fleet: Stub):
 
 def test_a_command_that_says_nothing_for_too_long_is_ended(fleet: Stub):
     result = fleet.run(SHELL, "-c", "echo once; sleep 600", io_timeout_s=0.4)
-    assert (result.get("io_timeout"), result.get("hard_timeout"), result["exit_code"]) == (True, None, -15)
+    assert (result.get("io_timeout"), result.get("hard_timeout"), result["exit_code"]) == (True, False, -15)
 
 
 def _daemon(tmp_path: Path) -> str:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from myrmidon.bot.commands.task_files import TaskFiles, expand_text, has_placeholders, last_started_tasks
 from myrmidon.bot.run.isolation import Isolation
-from myrmidon.bot.run.task_context import TaskContext, expand_text, has_placeholders, last_started_tasks
 from tests.bot.bots import BotProcess, a_bot
+from tests.bot.runs import a_task
 from tests.bot.stub import Stub
 
 SHELL = "/bin/sh"
@@ -145,21 +146,21 @@ def test_paths_that_are_put_in_are_separated_as_the_system_does():
 
 
 def test_what_an_earlier_process_had_begun_is_told_by_what_it_has_left(tmp_path: Path):
-    task = {"run": "5cee01", "execution_timeout_s": 60, "grace_period_s": 1}
+    task = a_task("5cee01")
     assert last_started_tasks(str(tmp_path)) == []
     (tmp_path / "work").mkdir()
-    around = TaskContext(str(tmp_path), str(tmp_path / "work"), Isolation(), "http://s")
+    around = TaskFiles(str(tmp_path), str(tmp_path / "work"), Isolation(), "http://s")
     around.write_context(task)
     assert last_started_tasks(str(tmp_path)) == ["5cee00"]
-    around.write_context({**task, "run": "5cef02", "secret_bytes": ""})
+    around.write_context(a_task("5cef02", secret_bytes=b""))
     assert last_started_tasks(str(tmp_path)) == ["5cee00", "5cef00"]
     (tmp_path / "context" / "context.json").write_text("[1]")
     assert last_started_tasks(str(tmp_path)) == ["5cef00"]
 
 
 def test_a_context_grows_with_what_the_bot_offers(tmp_path: Path):
-    around = TaskContext(str(tmp_path), str(tmp_path / "work"), Isolation(), "http://s")
-    task = {"run": "5cee01", "execution_timeout_s": 60, "grace_period_s": 1}
+    around = TaskFiles(str(tmp_path), str(tmp_path / "work"), Isolation(), "http://s")
+    task = a_task("5cee01")
     for count in (1, 300, 2):
         around.set_dimensions({"k": [f"value-{n}" for n in range(count)]})
         told = json.loads(Path(around.write_context(task)).read_text())

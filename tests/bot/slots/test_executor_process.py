@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from myrmidon.bot.run.isolation import Isolation
+from myrmidon.bot.run.run import ProcessKey, Run
 from myrmidon.bot.slots.environments import Runtime
 from myrmidon.bot.slots.executor_process import BrokenProtocol, ExecutorProcess, frame_of
-from myrmidon.bot.slots.function_run import FunctionRun, FunctionStats, ProcessKey
 from myrmidon.bot.slots.launcher import Launcher
+from tests.bot.runs import a_function
 from tests.deadline import HANG_S
 
 MODULE = """
@@ -45,21 +46,22 @@ def executor(tmp_path: Path) -> Iterator[ExecutorProcess]:
         launcher.clean_up(started)
 
 
-def a_run(executor: ExecutorProcess, number: int) -> bytes:
+def a_frame(executor: ExecutorProcess, number: int) -> bytes:
     return frame_of({
         "op": "run", "id": number, "package": "sample", "function": "hold", "signature": "",
         "inputs": [{"data": b"\x07"}], "output_folder": executor.folder,
     })  # fmt: skip
 
 
-def given(executor: ExecutorProcess, count: int, now: float) -> list[FunctionRun]:
+def given(executor: ExecutorProcess, count: int, now: float) -> list[Run]:
     """Runs that the process was given and cannot read yet, because it stands still."""
     executor.stop()
-    function = {"package_name": "sample", "func_name": "hold"}
-    task = {"token": "", "function": function, "execution_timeout_s": 3600, "grace_period_s": 30}
-    runs = [FunctionRun(number, {**task, "run": f"{number}"}, FunctionStats()) for number in range(1, count + 1)]
-    for run in runs:
-        assert executor.give(run, a_run(executor, run.id), now)
+    runs = []
+    for number in range(1, count + 1):
+        run = a_function(f"{number}", execution_timeout_s=3600)
+        run.number = number
+        assert executor.give(run, a_frame(executor, number), now)
+        runs.append(run)
     return runs
 
 
@@ -102,22 +104,22 @@ def test_a_run_that_the_process_reads_while_others_are_taken_back_has_its_code_a
     process = ReadingBetween(executor)
     monkeypatch.setattr(executor.channel, "theirs", process)
     assert executor.take_back(now=2000.0) == [first, third]
-    assert (list(executor.pending), process.announced) == ([second], [second.id])
+    assert (list(executor.pending), process.announced) == ([second], [second.number])
     assert second.deadline == 5600.0
-    executor.begin(second.id, now=3000.0)
+    executor.begin(second.number, now=3000.0)
     assert (executor.current, second.begun, second.deadline) == (second, 3000.0, 6600.0)
     Path(executor.folder, "tmp", "go").touch()
-    assert messages_until(executor, "done")[-1]["id"] == second.id
+    assert messages_until(executor, "done")[-1]["id"] == second.number
 
 
 def test_a_run_gets_its_whole_time_from_its_announcement_on(executor: ExecutorProcess):
     first, second = given(executor, 2, now=1000.0)
     assert (first.deadline, second.begun) == (4600.0, 0.0)
-    executor.begin(first.id, now=2000.0)
+    executor.begin(first.number, now=2000.0)
     assert (executor.current, first.deadline) == (first, 5600.0)
     with pytest.raises(BrokenProtocol):
-        executor.begin(second.id, now=2000.0)
+        executor.begin(second.number, now=2000.0)
     executor.end_current(now=3000.0)
     assert (executor.current, second.deadline) == (None, 6600.0)
     with pytest.raises(BrokenProtocol):
-        executor.begin(first.id, now=3000.0)
+        executor.begin(first.number, now=3000.0)

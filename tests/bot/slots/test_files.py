@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from myrmidon.bot.protocol import Function
+from myrmidon.bot.run import reports
+from myrmidon.bot.run.run import Run
 from myrmidon.bot.slots import code_store
 from myrmidon.bot.slots.code_store import CodeStore
-from myrmidon.bot.slots.function_run import FunctionRun, FunctionStats
 from myrmidon.bot.slots.run_files import RunFiles
 from myrmidon.bot.slots.value_cache import ValueCache, digest_of, name_of
 from myrmidon.executor.code_archive import BadCode
 from myrmidon.functions import msgpack, values
 from tests.bot.bots import BotProcess, a_bot
+from tests.bot.runs import a_run
 from tests.bot.slots.functions import a_bot_with_slots, call, outputs, run
 from tests.bot.stub import Stub
 
@@ -154,37 +157,36 @@ class BrokenTransfers:
 
 
 @pytest.fixture
-def broken_files(tmp_path: Path) -> tuple[RunFiles, FunctionRun]:
-    function = {"package_name": "shop", "func_name": "total", "code": "0" * 64}
-    task = {"run": "a1", "token": "t", "function": function, "grace_period_s": 30}
-    files = RunFiles(str(tmp_path), BrokenTransfers(), cast("Environments", None), lambda: None)
-    return files, FunctionRun(1, task, FunctionStats())
+def broken_files(tmp_path: Path) -> tuple[RunFiles, Run]:
+    files = RunFiles(str(tmp_path), BrokenTransfers(), cast("Environments", None))
+    run = a_run("a1", function=Function("shop", "total", code="0" * 64))
+    run.number = 1
+    return files, run
 
 
-def test_any_error_while_files_are_fetched_is_the_end_of_their_run(broken_files: tuple[RunFiles, FunctionRun]):
+def test_any_error_while_files_are_fetched_is_the_end_of_their_run(broken_files: tuple[RunFiles, Run]):
     files, each = broken_files
-    assert not files.prepare(each)
-    [(fetched, problem)] = files.fetched
+    assert not files.prepare(each, ())
+    [(fetched, problem, _)] = files.done
     assert fetched is each
     assert problem is not None
-    assert (problem.kind, "nobody has foreseen this" in problem.message) == ("bot_error", True)
+    assert (problem.kind, "nobody has foreseen this" in str(problem)) == ("bot_error", True)
 
 
-def test_any_error_while_results_are_stored_is_the_end_of_their_run(
-    broken_files: tuple[RunFiles, FunctionRun], tmp_path: Path
-):
+def test_any_error_while_results_are_stored_is_the_end_of_their_run(broken_files: tuple[RunFiles, Run], tmp_path: Path):
     files, each = broken_files
     (tmp_path / "1-0").write_bytes(b"result")
     before = os.listdir("/proc/self/fd")
-    files.store(each, {"report": {}}, files.open_outputs({"outputs": [{"type": "any"}]}, each, str(tmp_path)))
-    [(stored, _, problem)] = files.stored
+    outputs = files.open_outputs({"outputs": [{"type": "any"}]}, each, str(tmp_path))
+    files.store(each, reports.finish(each, 0.0, 0), outputs)
+    [(stored, problem, _)] = files.done
     assert stored is each
     assert problem is not None
-    assert (problem.kind, "nobody has foreseen this" in problem.message) == ("bot_error", True)
+    assert (problem.kind, "nobody has foreseen this" in str(problem)) == ("bot_error", True)
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
-def test_outputs_that_cannot_be_opened_leave_no_file_open(broken_files: tuple[RunFiles, FunctionRun], tmp_path: Path):
+def test_outputs_that_cannot_be_opened_leave_no_file_open(broken_files: tuple[RunFiles, Run], tmp_path: Path):
     files, each = broken_files
     (tmp_path / "1-0").write_bytes(b"result")
     os.mkfifo(tmp_path / "1-1")

@@ -8,12 +8,11 @@ import time
 from pathlib import Path
 from typing import cast
 
-from myrmidon.bot.machine.environment_cache import EnvironmentCache
-from myrmidon.bot.machine.environment_offer import EnvironmentOffer
+from myrmidon.bot.machine.environment_cache import EnvironmentCache, EnvironmentOffer
+from myrmidon.bot.run.reports import Problem
+from myrmidon.bot.run.run import ProcessKey
 from myrmidon.bot.slots.environment_build import PYTHON, Build, BuildCancelled, Builder
 from myrmidon.bot.slots.environments import Environments
-from myrmidon.bot.slots.function_run import ProcessKey
-from myrmidon.bot.slots.problems import Problem
 from myrmidon.bot.system.interpreters import Interpreters
 from myrmidon.functions import requirements
 from tests.deadline import HANG_S

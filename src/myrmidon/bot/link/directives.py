@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
-from typing import Any
 
 from myrmidon.bot.install import exit_codes, updater
 from myrmidon.bot.install.startup_config import StartupConfig
@@ -17,6 +16,9 @@ from myrmidon.bot.link import http_client
 from myrmidon.bot.link.event_reporter import EventReporter
 from myrmidon.bot.link.http_client import HttpClient, HttpError, Interrupted, NoResponse
 from myrmidon.bot.machine.status import BotStatus
+from myrmidon.bot.protocol import Answer
+from myrmidon.bot.run import reports
+from myrmidon.bot.run.run import Run
 from myrmidon.bot.run.run_queue import RunQueue
 from myrmidon.bot.storage.result_journal import ResultJournal
 from myrmidon.bot.system import host
@@ -31,7 +33,7 @@ log = logging.getLogger("myrmidon.bot")
 class Directives:
     """``pending`` is the directive to execute next, ``reason`` why.
 
-    ``target_version``: digest and signature of an update. ``terminate_task``: the task that requests the bot's end.
+    ``target_version``: digest and signature of an update. ``terminate_run``: of the task that requests the bot's end.
     """
 
     def __init__(
@@ -52,18 +54,18 @@ class Directives:
         self.pending: str | None = None
         self.reason = ""
         self.target_version = ("", "")
-        self.terminate_task: dict[str, Any] | None = None
+        self.terminate_run: Run | None = None
 
-    def accept(self, answer: dict[str, Any]) -> bool:
+    def accept(self, answer: Answer) -> bool:
         """Accept a directive in an answer of the server; whether it is another one than the pending one."""
-        directive = answer.get("order")
-        if directive not in DIRECTIVES:
+        directive = answer.order
+        if directive is None or directive not in DIRECTIVES:
             return False
-        is_new = bool(directive != self.pending)
+        is_new = directive != self.pending
         if is_new:
             log.info("the server requests: %s", directive)
         self._set(directive, "requested by the server")
-        self.target_version = (answer.get("version") or "", answer.get("zip_hmac") or "")
+        self.target_version = (answer.version or "", answer.zip_hmac or "")
         return is_new
 
     def accept_hook_request(self) -> None:
@@ -73,21 +75,20 @@ class Directives:
             log.info("a hook requests %s: %s", action, reason)
             self._set(action, reason)
 
-    def accept_terminate_task(self, task: dict[str, Any]) -> None:
+    def accept_terminate_task(self, run: Run) -> None:
         """Accept a task that has no command and terminates the bot."""
-        log.info("terminated by task %s", task["run"])
-        self.terminate_task = task
+        log.info("terminated by task %s", run.id)
+        self.terminate_run = run
         self._set("terminate", "requested by the server")
 
     def _set(self, directive: str, reason: str) -> None:
         self.pending, self.reason = directive, reason
         self.run_queue.return_queued()
 
-    def _finish_terminate_task(self, task: dict[str, Any]) -> None:
+    def _finish_terminate_task(self, run: Run) -> None:
         """Queue the result of the terminate task; it is delivered before the bot ends."""
-        self.terminate_task = None
-        report = {"type": "finish", "run": task["run"], "token": task["token"], "exit_code": 0, "duration": 0.0}
-        record = {"report": {**report, "stdout_size": 0, "stderr_size": 0}, "logs": []}
+        self.terminate_run = None
+        record = reports.finish(run, 0.0, 0)
         self.journal.add(record)
         self.run_queue.add_result(record)
 
@@ -95,8 +96,8 @@ class Directives:
 
     def execute(self) -> None:
         """Execute the pending directive. Called when no command runs and all results are delivered."""
-        if self.pending == "terminate" and self.terminate_task is not None:
-            self._finish_terminate_task(self.terminate_task)
+        if self.pending == "terminate" and self.terminate_run is not None:
+            self._finish_terminate_task(self.terminate_run)
             return
         directive, self.pending = self.pending, None
         if directive == "update":

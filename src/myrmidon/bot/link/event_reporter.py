@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import Any
 
 from myrmidon.bot.link.http_client import HttpClient, HttpError, Interrupted, NoResponse
+from myrmidon.bot.protocol import Event, encode
 from myrmidon.bot.system import clock
 
 REPEAT_S = 600.0
@@ -64,13 +64,9 @@ class EventReporter:
     def send(self, kind: str, message: str, bad_release: str = "", *, ended: bool = False) -> bool:
         """Send an event now; False when it must be sent again. ``ended``: the bot will not return by itself."""
         log.info("%s: %s", kind, message)
-        body: dict[str, Any] = {"session": self.session, "kind": kind, "message": message[:MAX_MESSAGE_CHARS]}
-        if bad_release:
-            body["bad_release"] = bad_release
-        if ended:
-            body["ended"] = True
+        event = Event(self.session, kind, message[:MAX_MESSAGE_CHARS], bad_release or None, ended)
         try:
-            self.http.post("/bot/v1/event", body)
+            self.http.post("/bot/v1/event", encode(event))
         except HttpError as error:
             return not error.is_transient  # if the server has rejected it, a retry would be rejected too
         except (NoResponse, Interrupted):

@@ -8,7 +8,7 @@ from myrmidon.bot.install import exit_codes
 from myrmidon.bot.install.startup_config import StartupConfig
 from myrmidon.bot.link.answers import Answers
 from myrmidon.bot.link.event_reporter import EventReporter
-from myrmidon.bot.link.exchange_request import ExchangeRequest
+from myrmidon.bot.link.exchange import ExchangeRequest
 from myrmidon.bot.link.http_client import MAX_DELAY_S, HttpClient, HttpError, NoResponse, retry_delay
 from myrmidon.bot.link.link_state import LinkState
 from myrmidon.bot.system import clock
@@ -65,7 +65,7 @@ class FailedCalls:
             return 0.0 if failures < 3 else retry_delay(failures)
         if error.status == 409:
             log.error("superseded by a newer session: %s", error)
-            self.answers.kill_current("lost")
+            self.answers.run_queue.end_all("lost")
             self.answers.run_queue.end(exit_codes.SUPERSEDED)
             return 0.0
         if error.is_transient:
@@ -84,9 +84,9 @@ class FailedCalls:
     def on_rejected(self, request: ExchangeRequest) -> None:
         """Send a rejected request again without output, and then drop it. Its runs end by their leases."""
         request.rejections += 1
-        if request.body["logs"]:
+        if request.message.logs:
             self.link.inline_logs = False
-            request.move_logs_to(self.answers.spool)
+            request.move_logs_to(self.answers.spool, self.answers.run_queue)
         elif request.rejections >= MAX_REJECTIONS:
             self.link.pending = None
             self.answers.acknowledge(request)

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from myrmidon.bot.link.http_client import HttpClient, HttpError, NoResponse, retry_delay
-from myrmidon.bot.run.run_log import RunLog, TransferFailed
+from myrmidon.bot.run.reports import TransferFailed
+from myrmidon.bot.run.run import Run
 
 THREADS = 2
 FETCH_S = 60.0  # how long a file is tried to fetch while the server fails
@@ -49,16 +50,16 @@ class FileTransfers:
             except Exception:
                 log.exception("a transfer failed")
 
-    def fetch(self, run: RunLog, digest: str) -> bytes:
+    def fetch(self, run: Run, digest: str) -> bytes:
         """A file of a run. Raises TransferFailed."""
         return self._call("GET", run, digest, b"", FETCH_S)
 
-    def store(self, run: RunLog, digest: str, data: bytes) -> None:
+    def store(self, run: Run, digest: str, data: bytes) -> None:
         """Store a file of a run. Raises TransferFailed."""
         self._call("PUT", run, digest, data, STORE_S)
 
-    def _call(self, method: str, run: RunLog, digest: str, data: bytes, limit_s: float) -> bytes:
-        path = f"/bot/v1/runs/{run.run}/files/{digest}"
+    def _call(self, method: str, run: Run, digest: str, data: bytes, limit_s: float) -> bytes:
+        path = f"/bot/v1/runs/{run.id}/files/{digest}"
         headers = f"X-Run-Token: {run.token}\r\n"
         until = time.monotonic() + limit_s
         failures = 0
@@ -73,7 +74,7 @@ class FileTransfers:
                 retry_after = error.retry_after
             except NoResponse as error:
                 failure, retry_after = error, None
-            if run.must_end():
+            if run.end_request is not None:
                 raise TransferFailed(f"the run is to end: {failure}") from failure
             failures += 1
             delay_s = retry_delay(failures, retry_after)

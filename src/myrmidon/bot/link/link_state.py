@@ -6,9 +6,10 @@ before each decision.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, NamedTuple, Optional, Tuple
 
-from myrmidon.bot.link.exchange_request import ExchangeRequest
+if TYPE_CHECKING:
+    from myrmidon.bot.link.exchange import ExchangeRequest
 
 ANY, FUNCTIONS, COMMANDS = "any", "functions", "commands"
 """Which kinds of tasks a claim accepts."""
@@ -18,29 +19,20 @@ Health = Tuple[Optional[str], Optional[str]]
 """Why the bot is quarantined and why it is in maintenance; None where it is not."""
 
 
-class Stop(NamedTuple):
-    """The server's order to end a run. ``grace_s``: None for the grace period of the task."""
-
-    run: str
-    reason: str
-    grace_s: float | None
-
-
 class Work(NamedTuple):
     """What the bot has to do, as read just before a decision.
 
-    ``run`` is the running one, empty if there is none, and ``begun`` its start. ``queued``, ``finished``, ``returned``:
-    the number of claimed tasks, of results to report, and of tasks to give back. ``log_bytes``: undelivered output of
-    the running command. ``unsent_log``: a run that has ended, whose log must be delivered before its result.
-    ``stop_waits``: the running command must be stopped, but its process does not exist yet. ``directive``: update,
-    restart, terminate or reboot is pending. ``health_changed``: the server does not know the health of this bot yet.
+    ``run`` is the running command, empty if there is none, and ``begun`` its start. ``queued``, ``finished``,
+    ``returned``: the number of claimed commands, of results to report, and of tasks to give back. ``log_bytes``:
+    undelivered output of ``log_run``, which goes on. ``unsent_log``: a run that has ended, whose log must be delivered
+    before its result. ``directive``: update, restart, terminate or reboot is pending. ``health_changed``: the server
+    does not know the health of this bot yet.
 
     ``has_slots``: the bot runs functions. ``functions``: the number of function runs that it has, and
-    ``long_functions`` of those that take long;
-    ``wanted``: how many more it could take; ``command_size``: how many commands to claim, if only commands are
-    claimed; ``stuck_functions``: some wait behind long ones. ``unreported``: the server
-    does not know yet that a long one has begun. ``log_run``: the run that ``log_bytes`` belong to, if it is a function.
-    ``progress_due``: the progress of a function is to be reported.
+    ``long_functions`` of those that take long; ``wanted``: how many more it could take; ``command_size``: how many
+    commands to claim, if only commands are claimed; ``stuck_functions``: some wait behind long ones. ``unreported``:
+    the server does not know yet that a long run has begun. ``progress_due``: the progress of a function is to be
+    reported.
     """
 
     run: str = ""
@@ -51,7 +43,6 @@ class Work(NamedTuple):
     returned: int = 0
     log_bytes: int = 0
     unsent_log: str = ""
-    stop_waits: bool = False
     has_events: bool = False
     directive: bool = False
     signals: int = 0
@@ -94,10 +85,8 @@ class LinkState:
 
     ``drained``: for which kinds of claims the last one has found no more tasks. ``received``: the nonce of the last
     claim whose tasks were received; the server gives back the tasks of later ones. ``active_at``: when tasks were last
-    received. ``start_reported``: the last run reported as started. ``stop``: the order to end a run that is being
-    carried out.
-    ``poll_after``: no request waits for a stop of this run before this time, because the server has answered the last
-    one early and without news.
+    received. ``poll_after``: no request waits for a stop before this time, because the server has answered the last one
+    early and without news.
 
     ``log_sent_at``: the last upload of output; ``log_resume_at``: until then the server has asked to pause uploads of a
     running command; ``log_stream``: the stream whose turn it is. ``inline_logs``: output may be part of an exchange.
@@ -107,7 +96,7 @@ class LinkState:
     __slots__ = (
         "active_at", "contact_at", "drained", "events_after", "failed_at", "failures", "has_session", "heartbeat_s",
         "inline_logs", "log_resume_at", "log_sent_at", "log_stream", "nonce", "pending", "poll_after", "poll_s",
-        "received", "reported_health", "retry_s", "silent_s", "start_reported", "stop", "unreachable",
+        "received", "reported_health", "retry_s", "silent_s", "unreachable",
     )  # fmt: skip
 
     def __init__(self, now: float) -> None:
@@ -124,8 +113,6 @@ class LinkState:
         self.unreachable = False
         self.drained: frozenset[str] = frozenset()
         self.received = 0
-        self.start_reported = ""
-        self.stop: Stop | None = None
         self.poll_after = 0.0
         self.log_sent_at = 0.0
         self.log_resume_at = 0.0
@@ -174,7 +161,7 @@ class LinkState:
         pending = self.pending
         if pending is None:
             return
-        if pending.body["reports"]:
+        if pending.message.reports:
             pending.stop_waiting()
         else:
             self.pending = None
@@ -202,14 +189,3 @@ class LinkState:
         self.log_stream = 1 - stream
         if pause_s:
             self.log_resume_at = now + pause_s
-
-    # ---------------------------------------------------------------- the running command
-
-    def run_reported(self, run: str) -> None:
-        """The start of a run is being reported. What the server has said about earlier ones no longer counts."""
-        self.start_reported = run
-        self.poll_after = 0.0
-
-    def stopping(self, run: str) -> bool:
-        """Whether an order to end this run is being carried out."""
-        return self.stop is not None and self.stop.run == run

@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple, Union
 
 from myrmidon.bot.link.link_state import ANY, COMMANDS, FUNCTIONS, LinkState, Work
-from myrmidon.bot.run.run_log import MAX_INLINE_BYTES
+from myrmidon.bot.run.run import LONG_S, MAX_INLINE_BYTES
 
-REPORT_START_AFTER_S = 0.2  # a command that runs longer is reported as started
 REPORT_AFTER_S = 0.15  # how long results may wait for others to share a request
 LAST_REPORT_AFTER_S = 0.05  # the same when the server has no more tasks
 GIVE_BACK_AFTER_S = 0.5  # queued tasks behind a command that runs longer go to other bots
@@ -161,7 +160,7 @@ def _when_idle(link: LinkState, work: Work, now: float) -> Action:
 
 
 def _command_is_long(work: Work, now: float) -> bool:
-    return bool(work.run) and now - work.begun > REPORT_START_AFTER_S
+    return bool(work.run) and now - work.begun > LONG_S
 
 
 def _has_stuck_commands(work: Work, now: float) -> bool:
@@ -205,7 +204,7 @@ def _during_long_runs(link: LinkState, work: Work, now: float) -> Action:
     if work.stuck_functions or _has_stuck_commands(work, now):
         return GiveBack()
     claim = _claim(work, now)
-    if work.unreported or (_command_is_long(work, now) and link.start_reported != work.run):
+    if work.unreported:
         return _replace_claim(Exchange(start=True), claim)
     if claim is not None and claim.accepts not in link.drained:
         return claim
@@ -242,7 +241,7 @@ def _poll_for_more(link: LinkState, work: Work, now: float, claim: Exchange | No
     None while the bot had better not wait: the end of a run interrupts the request, which costs a connection. That is
     too much for a command that may end in a moment.
     """
-    if claim is None or work.stop_waits or (work.run and now - work.begun < HOLD_AFTER_S):
+    if claim is None or (work.run and now - work.begun < HOLD_AFTER_S):
         return None
     wait_s = link.heartbeat_s
     if work.log_bytes:
@@ -256,16 +255,16 @@ def _output_action(link: LinkState, work: Work, now: float) -> Exchange | Upload
     """How to deliver output of running tasks, if it is time: much of it by uploads, a little by an exchange."""
     may_upload = now >= link.log_resume_at
     if work.log_bytes > MAX_INLINE_BYTES and may_upload:
-        return UploadLog(work.log_run or work.run)
+        return UploadLog(work.log_run)
     if not work.log_bytes or now - link.log_sent_at < LOG_INTERVAL_S:
         return None
     if link.inline_logs:
         return Exchange(log=True)
-    return UploadLog(work.log_run or work.run) if may_upload else None
+    return UploadLog(work.log_run) if may_upload else None
 
 
 def _may_wait_for_stop(link: LinkState, work: Work, now: float) -> bool:
     """Whether the next request may wait at the server. Not while there is something to do here, or soon will be."""
-    if work.log_bytes or work.stop_waits or now < link.poll_after:
+    if work.log_bytes or now < link.poll_after:
         return False
     return now - max(link.log_sent_at, work.begun) > QUIET_AFTER_S

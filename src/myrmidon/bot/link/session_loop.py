@@ -10,7 +10,8 @@ import contextlib
 import logging
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from myrmidon.bot.install import updater
@@ -19,17 +20,18 @@ from myrmidon.bot.link import next_action as actions
 from myrmidon.bot.link.answers import Answers
 from myrmidon.bot.link.directives import Directives
 from myrmidon.bot.link.event_reporter import EventReporter
-from myrmidon.bot.link.exchange_request import ExchangeRequest
+from myrmidon.bot.link.exchange import ExchangeRequest, RequestBuilder
 from myrmidon.bot.link.failed_calls import REJECTED, FailedCalls
 from myrmidon.bot.link.http_client import HttpClient, HttpError, Interrupted, NoResponse, retry_delay
 from myrmidon.bot.link.link_state import LinkState
 from myrmidon.bot.link.log_uploader import LogNotWanted, LogUploader
-from myrmidon.bot.link.request_builder import RequestBuilder
 from myrmidon.bot.link.work_reader import WorkReader
 from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.machine.status import BotStatus
-from myrmidon.bot.run.command_watcher import CommandWatcher
+from myrmidon.bot.protocol import Answer, Exchange, Handshake, Heartbeat, Welcome, decode, encode
+from myrmidon.bot.run.run import ENDED, Run
 from myrmidon.bot.run.run_queue import RunQueue
+from myrmidon.bot.run.watch import Watch
 from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.storage.result_journal import ResultJournal
 from myrmidon.bot.system import clock, host
@@ -55,13 +57,13 @@ class SessionLoop:
         journal: ResultJournal,
         spool: LogSpool,
         caches: NamedCaches,
-        watcher: CommandWatcher,
+        common: Watch,
     ) -> None:
         self.startup = startup
         self.run_queue = run_queue
         self.journal = journal
         self.spool = spool
-        self.watcher = watcher
+        self.common = common
         self.started = clock.boottime()
         self.session = startup.next_session()
         self.version = updater.own_version()
@@ -83,7 +85,7 @@ class SessionLoop:
         )
         self.directives = Directives(startup, run_queue, self.status, self.http, self.reporter, journal)
         self.uploader = LogUploader(self.http, spool, self.reporter.report_error)
-        self.answers = Answers(self.link, run_queue, self.directives, journal=journal, spool=spool, watcher=watcher)
+        self.answers = Answers(self.link, run_queue, self.directives, journal=journal, spool=spool)
         self.failed_calls = FailedCalls(startup, self.link, self.http, self.answers, self.reporter)
         leftovers = [run for run in spool.runs() if run not in journal.open_runs]
         self.work_reader = WorkReader(
@@ -146,7 +148,7 @@ class SessionLoop:
                 self._report_exception(error)
                 self.link.retry_s = retry_delay(self.link.failed(clock.boottime()) + 2)
                 run_queue.pause(self.link.retry_s)  # the step may fail before it waits, as without the bot's folder
-            self.watcher.server_unreachable = self.link.unreachable
+            self.common.server_unreachable = self.link.unreachable
 
     def _report_exception(self, error: Exception) -> None:
         self.reporter.report_error(f"{error!r}\n{traceback.format_exc()[-1500:]}")
@@ -157,11 +159,10 @@ class SessionLoop:
         """Read the facts, decide, act. What other threads have told before is in the facts and interrupts nothing."""
         self.http.forget_interrupts()
         self._prepare()
-        stop_waits = self.link.stop is not None and not self.answers.carry_out_stop()
-        running, work = self.work_reader.read(stop_waits=stop_waits)
+        running, work = self.work_reader.read()
         action = actions.next_action(self.link, work, clock.boottime())
-        if running is not None and self.run_queue.running is not running:
-            return  # the run has ended meanwhile, and the action was decided for it
+        if running is not None and running.state == ENDED:
+            return  # it has ended meanwhile, and the action was decided for it
         self._perform(action, running)
 
     def _prepare(self) -> None:
@@ -175,9 +176,9 @@ class SessionLoop:
             run_queue.return_queued()
             self.http.margin_s = min(self.http.margin_s, SHUTDOWN_MARGIN_S)
             if run_queue.signals > 1:
-                self.answers.kill_current("shutdown")
+                run_queue.end_all("shutdown")
 
-    def _perform(self, action: actions.Action, running: dict[str, Any] | None) -> None:
+    def _perform(self, action: actions.Action, running: Run | None) -> None:
         if isinstance(action, actions.Exchange):
             self._exchange(action, running)
         elif isinstance(action, actions.Wait):
@@ -196,11 +197,11 @@ class SessionLoop:
     def _give_back(self) -> None:
         """Return what waits behind something that takes long."""
         run_queue = self.run_queue
-        running, now = run_queue.running, clock.boottime()
-        if running is not None and now - running["begun"] > actions.GIVE_BACK_AFTER_S:
-            run_queue.return_commands()
-        if run_queue.lane.blocked:
-            run_queue.return_waiting_functions()
+        running, now = run_queue.first_command(), clock.boottime()
+        if running is not None and now - running.taken_at > actions.GIVE_BACK_AFTER_S:
+            run_queue.return_queued(run_queue.commands)
+        if run_queue.functions.blocked:
+            run_queue.return_queued(run_queue.functions)
 
     def _send_events(self) -> None:
         if not self.reporter.send_pending():
@@ -216,33 +217,26 @@ class SessionLoop:
         startup, status = self.startup, self.status
         self.http.set_extra_headers(status.headers)
         health = status.health_reasons()
-        body: dict[str, Any] = {
-            "bot_id": startup.bot_id,
-            "session": self.session,
-            "new_process": self.is_new_process,
+        message = Handshake(
+            bot_id=startup.bot_id,
+            session=self.session,
+            new_process=self.is_new_process,
             **status.handshake_fields(),
-            "version": self.version,
-            "boot_id": self.boot_id,
-            "holds": [task["run"] for task in self.run_queue.held()] + list(self.journal.open_runs),
-            "begun": self.suspect_tasks,
-        }
-        answer = self.http.post("/bot/v1/handshake", body)
-        startup.save_credential(answer["credential"])
-        self._use_session(int(answer.get("session", self.session)))
-        clock.set_server_time(answer.get("server_time"))
-        self.http.bearer = answer["credential"]
-        startup.forget_token()
-        link = self.link
-        link.session_begun(
-            clock.boottime(),
-            float(answer.get("poll_s", link.poll_s)),
-            float(answer.get("heartbeat_s", link.heartbeat_s)),
-            health,
+            version=self.version,
+            boot_id=self.boot_id,
+            holds=[run for run, _ in self.run_queue.held()] + list(self.journal.open_runs),
+            begun=self.suspect_tasks,
         )
+        answer: Welcome = decode(Welcome, self.http.post("/bot/v1/handshake", encode(message)))
+        startup.save_credential(answer.credential)
+        self._use_session(answer.session)
+        clock.set_server_time(answer.server_time)
+        self.http.bearer = answer.credential
+        startup.forget_token()
+        self.link.session_begun(clock.boottime(), answer.poll_s, answer.heartbeat_s, health)
         status.apply_handshake(answer)
         log.info("handshake done: bot %s, session %d", startup.bot_id, self.session)
-        if self.run_queue.keep_only(set(answer.get("keep", []))):
-            self.answers.kill_current("lost")
+        self.run_queue.keep_only(set(answer.keep))
         failed = updater.take_failure(startup.folder)
         if failed:
             version, why, blamed = failed
@@ -256,21 +250,22 @@ class SessionLoop:
             self.session = self.reporter.session = session
             self.status.bot.set_session(session)
 
-    def _exchange(self, action: actions.Exchange, running: dict[str, Any] | None) -> None:
+    def _exchange(self, action: actions.Exchange, running: Run | None) -> None:
         """Build the request of a decision and send it. Around a poll for work, hooks are called."""
         if action.n and action.wait_s and self.run_queue.is_idle():
             self._poll(action)
         elif action.wait_s:
             self._wait_at_server(running)
         else:
-            if action.log:
-                self.link.log_sent(clock.boottime())
-            self._send(self._new_request(action, running))
+            self._send(self._new_request(action))
 
     def _new_request(
-        self, action: actions.Exchange, running: dict[str, Any] | None, changes: dict[str, Any] | None = None
+        self, action: actions.Exchange, changes: Mapping[str, Any] = MappingProxyType({})
     ) -> ExchangeRequest:
-        return self.requests.build(action, running, session=self.session, config=self.status.config, changes=changes)
+        """The request of a decision; ``changes``: of the bot's state and dimensions."""
+        if action.log:
+            self.link.log_sent(clock.boottime())
+        return self.requests.build(action, Exchange(self.session, config=self.status.config, **changes))
 
     def _send(self, request: ExchangeRequest) -> None:
         """Send a request and apply its answer; on failure it stays pending if it must be repeated.
@@ -281,18 +276,19 @@ class SessionLoop:
             request.drop_claim()
         request.attempts += 1
         request.sent_at = clock.boottime()
-        wait_s = request.body["wait_s"]
+        wait_s, body = request.message.wait_s, encode(request.message)
         try:
-            answer = self.http.post("/bot/v1/exchange", request.body, wait_s=wait_s, meanwhile=self.journal.sync)
+            found = self.http.post("/bot/v1/exchange", body, wait_s=wait_s, meanwhile=self.journal.sync)
         except HttpError as error:
             if error.status in REJECTED:
                 self.failed_calls.on_rejected(request)
             raise
+        answer: Answer = decode(Answer, found)
         now = clock.boottime()
         self.link.answered(now)
         if request.is_poll and self.status.hooks.has("on_after_poll"):
             # Before a task of this answer starts: processes of a hook must not run at the same time as a command.
-            directive = answer.get("order") or ("run" if answer.get("tasks") else "sleep")
+            directive = answer.order or ("run" if answer.tasks else "sleep")
             self.status.hooks.call("on_after_poll", self.status.bot, directive)
         claimed_at = request.created_at if request.attempts > 1 else self.http.response_after
         self.answers.apply_exchange(request, answer, now, claimed_at)
@@ -305,23 +301,21 @@ class SessionLoop:
         hooks, bot = status.hooks, status.bot
         if hooks.has("on_before_poll"):
             hooks.call("on_before_poll", bot)
-        self._send(self._new_request(action, None, status.changes()))
+        self._send(self._new_request(action, status.changes()))
         is_idle = self.run_queue.is_idle() and not self.directives.pending
         if is_idle and hooks.has("on_bot_idle"):
             hooks.call("on_bot_idle", bot, round(clock.boottime() - self.link.active_at, 3))
 
-    def _wait_at_server(self, running: dict[str, Any] | None) -> None:
+    def _wait_at_server(self, running: Run | None) -> None:
         """Wait at the server while tasks run without output. Output or the end of one of them interrupts that."""
         self.waiting_for_stop = True
         try:
             # Decided again: what came before the flag was set has not interrupted anything.
-            still_running, work = self.work_reader.read(stop_waits=False)
+            still_running, work = self.work_reader.read()
             again = actions.next_action(self.link, work, clock.boottime())
             if still_running is running and isinstance(again, actions.Exchange) and again.wait_s:
                 self.output_can_wait = again.wait_s <= actions.LOG_INTERVAL_S
-                if again.log:
-                    self.link.log_sent(clock.boottime())
-                request = self._new_request(again, running)
+                request = self._new_request(again)
                 request.is_poll = False  # hooks are called around the polls of an idle bot only
                 self._send(request)
         finally:
@@ -329,12 +323,9 @@ class SessionLoop:
 
     def _heartbeat(self) -> None:
         """Extend the leases of all claimed runs; the answer may contain stops and a directive."""
-        body: dict[str, Any] = {"session": self.session}
-        body["holds"] = [[task["run"], task["token"]] for task in self.run_queue.held()]
-        if self.status.config is not None:
-            body["config"] = self.status.config
-        self.requests.add_progress(body)
-        answer = self.http.post("/bot/v1/heartbeat", body)
+        queue = self.run_queue
+        message = Heartbeat(self.session, queue.held(), queue.take_progress(clock.boottime()), self.status.config)
+        answer = decode(Answer, self.http.post("/bot/v1/heartbeat", encode(message)))
         self.link.answered(clock.boottime())
         self.answers.apply_orders(answer)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from myrmidon.bot.link.directives import Directives
 from myrmidon.bot.link.event_reporter import EventReporter
 from myrmidon.bot.link.link_state import LinkState, Work
 from myrmidon.bot.machine.status import BotStatus
+from myrmidon.bot.run.run import Run
 from myrmidon.bot.run.run_queue import RunQueue
 from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.system import clock
@@ -38,60 +37,55 @@ class WorkReader:
         self.spool = spool
         self.leftovers = leftovers
 
-    def read(self, *, stop_waits: bool) -> tuple[dict[str, Any] | None, Work]:
-        """The running task, and the facts for the decision.
+    def read(self) -> tuple[Run | None, Work]:
+        """The running command, and the facts for the decision.
 
-        The running task is read first: whatever ends later is found by the next decision.
+        The running command is read first: whatever ends later is found by the next decision.
         """
-        run_queue, lane = self.run_queue, self.run_queue.lane
-        running, queued = run_queue.snapshot()
-        functions, long_runs = len(lane.queue) + len(lane.taken), lane.long_runs()
-        is_idle = running is None and not queued and not functions
-        run = running["run"] if running is not None else ""
-        log_run, log_bytes = self._running_log(run, long_runs)
+        queue, commands, functions = self.run_queue, self.run_queue.commands, self.run_queue.functions
+        running, long_runs = queue.first_command(), queue.long_runs()
+        is_idle = queue.is_idle()
+        log_run, log_bytes = self._running_log(running, long_runs)
         return running, Work(
-            run=run,
-            begun=running["begun"] if running is not None else 0.0,
-            queued=queued,
-            finished=len(run_queue.finished),
-            finished_at=run_queue.finished_at,
-            returned=len(run_queue.returned),
+            run=running.id if running is not None else "",
+            begun=running.taken_at if running is not None else 0.0,
+            queued=len(commands.queue),
+            finished=len(queue.finished),
+            finished_at=queue.finished_at,
+            returned=len(queue.returned),
             log_bytes=log_bytes,
             unsent_log=self._unsent_log() if self.spool.tokens else "",
-            stop_waits=stop_waits,
             has_events=bool(self.reporter.pending),
             directive=self.directives.pending is not None,
-            signals=run_queue.signals,
-            signal_at=run_queue.signal_at,
-            claim_size=run_queue.next_claim(),
-            command_size=run_queue.claim_size(),
-            refill_threshold=run_queue.refill_threshold(),
+            signals=queue.signals,
+            signal_at=queue.signal_at,
+            claim_size=queue.next_claim(),
+            command_size=commands.claim_size(),
+            refill_threshold=commands.refill_threshold(),
             health_changed=is_idle and self._health_changed(),
             quarantined=is_idle and self.status.quarantine_reason is not None,
-            has_slots=lane.slots > 0,
-            functions=functions,
-            long_functions=len(long_runs),
-            wanted=lane.wanted(),
-            stuck_functions=lane.blocked and lane.waiting() > 0,
-            unreported=any("start_reported" not in task for task in long_runs),
+            has_slots=functions.seats > 0,
+            functions=len(functions.queue) + len(functions.live),
+            long_functions=sum(run.task.function is not None for run in long_runs),
+            wanted=functions.wanted(),
+            stuck_functions=functions.blocked and functions.waiting() > 0,
+            unreported=any(not run.start_reported for run in long_runs),
             log_run=log_run,
-            progress_due=lane.progress_due(clock.boottime()),
+            progress_due=queue.progress_due(clock.boottime()),
         )
 
-    def _running_log(self, run: str, long_runs: list[dict[str, Any]]) -> tuple[str, int]:
-        """(a running function with undelivered output or empty, bytes of it or of the running command)."""
-        waiting = self.spool.pending_bytes(run) if run else 0
-        if waiting or not self.spool.tokens:
-            return "", waiting
-        for task in long_runs:
-            waiting = self.spool.pending_bytes(task["run"])
-            if waiting:
-                return task["run"], waiting
+    def _running_log(self, running: Run | None, long_runs: list[Run]) -> tuple[str, int]:
+        """(a run that goes on and has undelivered output or empty, bytes of it)."""
+        if self.spool.tokens:
+            for run in ([running] if running is not None else []) + long_runs:
+                waiting = self.spool.pending_bytes(run.id)
+                if waiting:
+                    return run.id, waiting
         return "", 0
 
     def _unsent_log(self) -> str:
         """A run that has ended and whose log is not delivered; empty if there is none. Removes delivered logs."""
-        ended: list[str] = [record["report"]["run"] for record in list(self.run_queue.finished)]
+        ended = [record.report.run for record in list(self.run_queue.finished)]
         for run in ended + self.leftovers:
             if run in self.spool.tokens:
                 if self.spool.pending_bytes(run):

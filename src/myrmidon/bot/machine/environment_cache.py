@@ -25,6 +25,8 @@ from typing import Any, NamedTuple
 from myrmidon.bot.machine import settings
 from myrmidon.bot.machine.named_caches import tree_size
 from myrmidon.bot.system import clock, filesystem
+from myrmidon.bot.system.interpreters import Interpreters
+from myrmidon.functions.requirements import BUILT
 
 if sys.platform != "win32":
     import fcntl
@@ -220,3 +222,26 @@ def short_name(key: str) -> str:
     """A key for people: the beginning of the digest, and the version of the interpreter."""
     digest, version, _ = key.split("-")
     return f"{digest[:12]}-{version}"
+
+
+class EnvironmentOffer:
+    """What this bot offers functions: interpreters, environments by name, and those that it builds or has built.
+
+    Configured by the session thread. ``build_s``: the time limit of a build; 0 if this bot builds nothing."""
+
+    def __init__(self, cache: EnvironmentCache, interpreters: Interpreters) -> None:
+        self.cache = cache
+        self.interpreters = interpreters
+        self.build_s: float = settings.DEFAULTS["environment_build_s"]
+
+    def configure(self, values: dict[str, Any]) -> list[str]:
+        """Use the settings of the bot; what cannot be used of them."""
+        self.build_s = values["environment_build_s"]
+        self.cache.rules = values["caches"]["environments"]
+        self.cache.free_space_rule = values["free_partition"]["bot"]
+        return self.interpreters.configure(values["pythons"], values["environments"])
+
+    def dimensions(self, limit: int) -> dict[str, list[str]]:
+        """The dimensions `python` and `environment`, each with at most ``limit`` values."""
+        names = [*([BUILT] if self.build_s else []), *sorted(self.interpreters.named)][:limit]
+        return {"python": self.interpreters.dimension(limit), **({"environment": names} if names else {})}

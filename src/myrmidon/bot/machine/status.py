@@ -20,8 +20,9 @@ from myrmidon.bot.hooks.loader import HookFailed, Hooks
 from myrmidon.bot.install.startup_config import StartupConfig
 from myrmidon.bot.machine import health
 from myrmidon.bot.machine import settings as bot_settings
-from myrmidon.bot.machine.environment_offer import EnvironmentOffer
+from myrmidon.bot.machine.environment_cache import EnvironmentOffer
 from myrmidon.bot.machine.named_caches import NamedCaches
+from myrmidon.bot.protocol import Welcome
 from myrmidon.bot.system import clock, host
 from myrmidon.bot.system import dimensions as machine
 
@@ -159,16 +160,13 @@ class BotStatus:
 
     # ---------------------------------------------------------------- handshake
 
-    def apply_handshake(self, answer: dict[str, Any]) -> None:
+    def apply_handshake(self, answer: Welcome) -> None:
         """Store the group's configuration from a handshake; if it has changed, `check` applies it while idle."""
-        self.config = answer.get("config")
+        self.config = answer.config
         before = (self.forced, self.group_settings, self.hooks.script)
-        forced, settings = answer.get("dimensions"), answer.get("settings")
-        self.forced = forced if isinstance(forced, dict) else {}
-        self.group_settings = settings if isinstance(settings, dict) else {}
-        script = answer.get("script") or ""
+        self.forced, self.group_settings, script = answer.dimensions, answer.settings, answer.script or ""
         if not self.handshake_done or (self.forced, self.group_settings, script) != before:
-            self.script = (script, answer.get("script_name") or "the group's script")
+            self.script = (script, answer.script_name or "the group's script")
 
     def _apply_group_config(self, script: tuple[str, str]) -> None:
         self.script = None

@@ -6,7 +6,6 @@ wait for one build, whose output is in the log of each of them.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
@@ -17,12 +16,11 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from typing import Callable, NamedTuple, Optional
 
-from myrmidon.bot.machine.environment_cache import HeldLock, short_name
-from myrmidon.bot.machine.environment_offer import EnvironmentOffer
+from myrmidon.bot.machine.environment_cache import EnvironmentOffer, HeldLock, short_name
+from myrmidon.bot.run.reports import Problem, problem_of
+from myrmidon.bot.run.run import ProcessKey, Run
+from myrmidon.bot.run.watch import Watch
 from myrmidon.bot.slots.environment_build import PYTHON, Build, BuildCancelled, Builder, BuildFailed
-from myrmidon.bot.slots.function_run import FunctionRun, ProcessKey
-from myrmidon.bot.slots.problems import Problem, problem_of
-from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.system import interpreters
 from myrmidon.functions.requirements import NAMED, BadRequirements, Lines, parse_document
 
@@ -118,7 +116,7 @@ class Environments:
             self.failed.pop(key, None)
             return None
         note = f"(The build failed {age:.0f} s ago on this bot; after {REMEMBER_S:.0f} s a task builds it again.)"
-        return Problem(problem.kind, f"{problem.message}\n{note}")
+        return Problem(problem.kind, f"{problem}\n{note}")
 
     def finish(self, build: _BuildThread, held: _Held | None, problem: Problem | None) -> list[Done]:
         """Note the end of a build; who waits for it."""
@@ -150,11 +148,11 @@ class Environments:
                 held.lock.touch(self.cache.now())
                 held.lock.release()
 
-    def num_building(self, runs: Collection[FunctionRun]) -> int:
+    def num_building(self, runs: Collection[Run]) -> int:
         """How many of these runs wait for a build."""
         return sum(1 for run in runs if _key_of(run.key) in self.builds) if self.builds else 0
 
-    def move_output(self, runs: Collection[FunctionRun], spool: LogSpool) -> bool:
+    def move_output(self, runs: Collection[Run], watch: Watch) -> bool:
         """Add the output of builds to the logs of the runs that wait for them; whether there was any."""
         moved = False
         while self.outputs:
@@ -162,8 +160,7 @@ class Environments:
             for run in runs:
                 if run.key.environment and _key_of(run.key) == key:
                     moved = True
-                    with contextlib.suppress(OSError):  # a full disk ends a run when the function writes
-                        run.store_output(_STDERR, data, spool, to_spool=True)
+                    watch.store_output(run, _STDERR, data, to_spool=True)
         return moved
 
 
@@ -192,11 +189,9 @@ class _BuildThread(threading.Thread):
             problem = Problem(FAILED, f"the environment of the function cannot be built: {error}")
         except BuildCancelled:
             problem = Problem("bot_error", "the build of the environment was cancelled")
-        except OSError as error:
-            problem = problem_of(error, "the bot could not make the environment of the function")
         except Exception as error:
             log.exception("an environment could not be built")
-            problem = Problem("bot_error", f"the bot could not make the environment of the function: {error!r}")
+            problem = problem_of(error, "the bot could not make the environment of the function")
         for done in self.owner.finish(self, held, problem):
             done(problem)
 

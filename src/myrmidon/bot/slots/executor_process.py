@@ -17,8 +17,8 @@ import time
 from collections import deque
 from typing import Any
 
-from myrmidon.bot.slots.function_run import FunctionRun, ProcessKey
-from myrmidon.bot.storage.log_spool import LogSpool
+from myrmidon.bot.run.run import WAITING, ProcessKey, Run
+from myrmidon.bot.run.watch import NO_LIMIT, Watch
 from myrmidon.bot.system import processes
 from myrmidon.bot.system.filesystem import read_file
 from myrmidon.executor.stacks import take_stacks
@@ -84,8 +84,8 @@ class ExecutorProcess:
         self.stacks = stacks
         self.process: subprocess.Popen[bytes] | None = None
         self.pid = 0
-        self.pending: deque[FunctionRun] = deque()
-        self.current: FunctionRun | None = None
+        self.pending: deque[Run] = deque()
+        self.current: Run | None = None
         self.ends = [0, 0]
         self.buffer = b""
         self.is_ready = False
@@ -112,7 +112,7 @@ class ExecutorProcess:
         messages, self.buffer = _parse(b"".join(chunks))
         return messages, is_open
 
-    def give(self, run: FunctionRun, frame: bytes, now: float) -> bool:
+    def give(self, run: Run, frame: bytes, now: float) -> bool:
         """Send a run to the process; False if there is no room now, or nobody to read it."""
         try:
             self.channel.ours.send(frame)
@@ -125,7 +125,7 @@ class ExecutorProcess:
 
     def begin(self, number: int, now: float) -> None:
         """The process has announced a run. Raises BrokenProtocol if it is not the next one."""
-        if self.current is not None or not self.pending or self.pending[0].id != number:
+        if self.current is not None or not self.pending or self.pending[0].number != number:
             raise BrokenProtocol(f"the beginning of {number}")
         self.current = self.pending[0]
         self.current.begin(now)
@@ -142,7 +142,7 @@ class ExecutorProcess:
         if self.pending and not self.pending[0].begun:
             self.pending[0].begin(now)
 
-    def take_back(self, now: float) -> list[FunctionRun]:
+    def take_back(self, now: float) -> list[Run]:
         """Take back all runs that the process has not received, in their order."""
         taken: set[int] = set()
         while True:
@@ -153,18 +153,24 @@ class ExecutorProcess:
             if not message:
                 break
             taken.add(msgpack.unpack(message[_LENGTH_BYTES:])["id"])
-        found = [run for run in self.pending if run.id in taken]
-        self.pending = deque(run for run in self.pending if run.id not in taken)
+        found = [run for run in self.pending if run.number in taken]
+        self.pending = deque(run for run in self.pending if run.number not in taken)
+        for run in found:
+            run.state = WAITING
         self._watch_first(now)
         return found
 
     # ---------------------------------------------------------------- output
 
-    def read_output(self, run: FunctionRun, spool: LogSpool, until: tuple[int, int] | None, limit: int) -> bool:
-        """Add output to a run's log, up to these sizes of the files or all that there is; whether it is complete.
+    def read_output(self, run: Run, watch: Watch, until: tuple[int, int] | None, limit: int) -> bool:
+        """Add output to a run's log, up to these sizes of the files or all that there is; whether it is complete."""
+        try:
+            return self._read_output(run, watch, until, limit)
+        except OSError as error:
+            watch.end_without_output(run, error)
+            return True
 
-        Raises OSError.
-        """
+    def _read_output(self, run: Run, watch: Watch, until: tuple[int, int] | None, limit: int) -> bool:
         for stream in (0, 1):
             end = until[stream] if until is not None else os.fstat(self.files[stream]).st_size
             while self.ends[stream] < end:
@@ -176,20 +182,25 @@ class ExecutorProcess:
                     break  # the function has truncated its output
                 self.ends[stream] += len(data)
                 limit -= len(data)
-                run.store_output(stream, data, spool, to_spool=until is None)
+                watch.store_output(run, stream, data, to_spool=until is None)
         return True
 
-    def read_stacks(self, run: FunctionRun, spool: LogSpool) -> None:
-        """Add the stack of a process that has died to the log of its run. Raises OSError."""
-        stacks = take_stacks(self.stacks)
+    def read_last_output(self, run: Run, watch: Watch) -> None:
+        """Add the rest of the output of a process that has ended to the log of its run, and the stack that it left."""
+        self.read_output(run, watch, None, NO_LIMIT)
+        try:
+            stacks = take_stacks(self.stacks)
+        except OSError as error:
+            watch.end_without_output(run, error)
+            return
         if stacks:
-            run.store_output(1, stacks, spool, to_spool=True)
+            watch.store_output(run, 1, stacks, to_spool=True)
 
     def last_words(self) -> str:
         """The end of what the process has written to stderr."""
         start = max(0, os.fstat(self.files[1]).st_size - _LAST_WORDS_BYTES)
         text = os.pread(self.files[1], _LAST_WORDS_BYTES, start).decode(errors="replace").strip()
-        return text or "it has ended without a word"
+        return text or "it has written nothing to stderr"
 
     def cut_files(self, least_bytes: int) -> None:
         """Empty output files that have grown large and are read completely. The process must be idle or stopped."""

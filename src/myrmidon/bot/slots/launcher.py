@@ -16,9 +16,9 @@ from typing import Callable, Sequence
 
 from myrmidon.bot.install import updater
 from myrmidon.bot.run.isolation import Isolation
+from myrmidon.bot.run.run import ProcessKey
 from myrmidon.bot.slots.environments import Runtime
 from myrmidon.bot.slots.executor_process import Channel, ExecutorProcess
-from myrmidon.bot.slots.function_run import ProcessKey
 from myrmidon.bot.system import filesystem, processes
 from myrmidon.bot.system.users import TaskUser
 

@@ -1,7 +1,7 @@
 """The files of runs: code and large inputs before a run, large outputs after it.
 
-Everything that takes time is done by transfer threads. They leave what is done in ``fetched`` and ``stored``, and wake
-the thread that runs functions.
+Everything that takes time is done by transfer threads. They leave what they have done in ``done``, and wake the thread
+that runs functions.
 """
 
 from __future__ import annotations
@@ -10,22 +10,20 @@ import contextlib
 import logging
 import os
 import stat
-from base64 import b64encode
 from collections import deque
 from collections.abc import Collection
-from typing import Any, Callable, Dict, Optional, Protocol, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Protocol, Tuple
 
-from myrmidon.bot.run.run_log import RunLog, TransferFailed
+from myrmidon.bot.protocol import Output, Payload, Record
+from myrmidon.bot.run import reports
+from myrmidon.bot.run.reports import Problem, TransferFailed, problem_of
+from myrmidon.bot.run.run import Run
 from myrmidon.bot.slots.code_store import CodeStore
 from myrmidon.bot.slots.environments import Environments
-from myrmidon.bot.slots.function_run import FunctionRun
-from myrmidon.bot.slots.problems import Problem, problem_of
 from myrmidon.bot.slots.run_frames import digests_of
 from myrmidon.bot.slots.value_cache import ValueCache, digest_of, name_of
 from myrmidon.executor.code_archive import BadCode
 from myrmidon.functions.values import MAX_BYTES, too_large
-
-_FILES = "the bot could not store the files of the function"
 
 log = logging.getLogger("myrmidon.bot")
 
@@ -40,36 +38,43 @@ class Transfers(Protocol):
     def submit(self, job: Callable[[], None]) -> None:
         """Call a function in another thread."""
 
-    def fetch(self, run: RunLog, digest: str) -> bytes:
+    def fetch(self, run: Run, digest: str) -> bytes:
         """A file of a run. Raises TransferFailed."""
 
-    def store(self, run: RunLog, digest: str, data: bytes) -> None:
+    def store(self, run: Run, digest: str, data: bytes) -> None:
         """Store a file of a run. Raises TransferFailed."""
 
 
-Fetched = Tuple[FunctionRun, Optional[Problem]]
-Stored = Tuple[FunctionRun, Dict[str, Any], Optional[Problem]]
 OpenOutput = Tuple[str, Optional[bytes], int]
 """Type, and either the bytes or the open file of an output."""
 
 
-class RunFiles:
-    """Used by the thread that runs functions. ``used_code``: the code that processes use now."""
+class Done(NamedTuple):
+    """The files of a run were fetched, or its results stored, then with its ``record``; or a problem says why not."""
 
-    def __init__(self, shared: str, transfers: Transfers, environments: Environments, wake: Callable[[], None]) -> None:
+    run: Run
+    problem: Problem | None = None
+    record: Record | None = None
+
+
+class RunFiles:
+    """Used by the thread that runs functions. ``wake`` wakes it."""
+
+    def __init__(self, shared: str, transfers: Transfers, environments: Environments) -> None:
         self.codes = CodeStore(os.path.join(shared, "code"))
         self.values = ValueCache(os.path.join(shared, "values"))
         self.transfers = transfers
         self.environments = environments
-        self.wake = wake
-        self.fetched: deque[Fetched] = deque()
-        self.stored: deque[Stored] = deque()
-        self.used_code: Callable[[], Collection[str]] = tuple
+        self.wake: Callable[[], None] = lambda: None
+        self.done: deque[Done] = deque()
 
     # ---------------------------------------------------------------- before a run
 
-    def prepare(self, run: FunctionRun) -> bool:
-        """Pin the large inputs of a run; whether its files and its environment are here. If not, they are fetched."""
+    def prepare(self, run: Run, used_code: Collection[str]) -> bool:
+        """Pin the large inputs of a run; whether its files and its environment are here. If not, they are fetched.
+
+        ``used_code``: the code that is kept, because processes or other runs use it.
+        """
         run.digests = digests_of(run.task)
         names = self._names(run)
         if names:
@@ -77,21 +82,21 @@ class RunFiles:
         has_files = self.codes.has(run.key.code) and not (names and self.values.missing(names))
         if has_files and self.environments.is_ready(run.key):
             return True
-        used = self.used_code()
-        self.transfers.submit(lambda: self._fetch(run, used))
+        self.transfers.submit(lambda: self._fetch(run, used_code))
         return False
 
-    def release(self, run: FunctionRun) -> None:
+    def release(self, run: Run) -> None:
         """The inputs of a run are no longer needed."""
         if run.digests:
             self.values.release(self._names(run))
             run.digests = frozenset()
 
     @staticmethod
-    def _names(run: FunctionRun) -> list[str]:
+    def _names(run: Run) -> list[str]:
         return [name_of(run.key.group, digest) for digest in run.digests]
 
-    def _fetch(self, run: FunctionRun, used: Collection[str]) -> None:
+    def _fetch(self, run: Run, used: Collection[str]) -> None:
+        problem = None
         try:
             code = run.key.code
             if not self.codes.has(code):
@@ -99,28 +104,25 @@ class RunFiles:
             for digest in run.digests:
                 if self.values.missing([name_of(run.key.group, digest)]):
                     self.values.add(run.key.group, digest, self._verified(run, digest))
-            problem = None
             if not self.environments.is_ready(run.key):
                 document = self._verified(run, run.key.environment)
-                self.environments.request(run.key, document, lambda problem: self._add_fetched(run, problem))
+                self.environments.request(run.key, document, lambda problem: self._add(Done(run, problem)))
                 return
         except BadCode as error:
             problem = Problem("", f"the code of the function cannot be used: {error}")
         except TransferFailed as error:
             kind = "client_error" if error.is_permanent else "bot_error"
             problem = Problem(kind, f"the code or the inputs of the function cannot be fetched: {error}")
-        except OSError as error:
-            problem = problem_of(error, _FILES)
         except Exception as error:
-            log.exception("the files of %s could not be fetched", run.run)
-            problem = Problem("bot_error", f"the bot failed to fetch the code or the inputs of the function: {error!r}")
-        self._add_fetched(run, problem)
+            log.exception("the files of %s could not be fetched", run.id)
+            problem = problem_of(error, "the bot could not get the code or the inputs of the function")
+        self._add(Done(run, problem))
 
-    def _add_fetched(self, run: FunctionRun, problem: Problem | None) -> None:
-        self.fetched.append((run, problem))
+    def _add(self, done: Done) -> None:
+        self.done.append(done)
         self.wake()
 
-    def _verified(self, run: FunctionRun, digest: str) -> bytes:
+    def _verified(self, run: Run, digest: str) -> bytes:
         data = self.transfers.fetch(run, digest)
         if digest_of(data) != digest:
             raise TransferFailed(f"the file {digest} was damaged on its way")
@@ -128,7 +130,7 @@ class RunFiles:
 
     # ---------------------------------------------------------------- after a run
 
-    def open_outputs(self, answer: dict[str, Any], run: FunctionRun, folder: str) -> list[OpenOutput]:
+    def open_outputs(self, answer: dict[str, Any], run: Run, folder: str) -> list[OpenOutput]:
         """The outputs of an answer, large ones as open files: those of a process vanish with it.
 
         The paths are made here: a process could name any file that the bot may read. Raises ValueError or OSError.
@@ -140,38 +142,36 @@ class RunFiles:
                 if "data" in output:
                     outputs.append((kind, bytes(output["data"]), -1))
                     continue
-                outputs.append((kind, None, _open_output(os.path.join(folder, f"{run.id}-{position}"))))
+                outputs.append((kind, None, _open_output(os.path.join(folder, f"{run.number}-{position}"))))
         except BaseException:
             _close(outputs)
             raise
         return outputs
 
-    def store(self, run: FunctionRun, record: dict[str, Any], outputs: list[OpenOutput]) -> None:
+    def store(self, run: Run, record: Record, outputs: list[OpenOutput]) -> None:
         """Store large outputs at the server, and complete the record."""
         self.transfers.submit(lambda: self._store(run, record, outputs))
 
-    def _store(self, run: FunctionRun, record: dict[str, Any], outputs: list[OpenOutput]) -> None:
+    def _store(self, run: Run, record: Record, outputs: list[OpenOutput]) -> None:
         problem = None
         try:
-            record["report"]["outputs"] = [self._payload(run, *output) for output in outputs]
+            stored = [Output(kind, self._payload(run, data, file)) for kind, data, file in outputs]
+            record = reports.with_fields(record, outputs=stored)
         except TransferFailed as error:
             kind = "" if error.is_permanent else "upload_failed"  # another bot could not store it either
             problem = Problem(kind, f"the result could not be stored: {error}")
-        except OSError as error:
-            problem = problem_of(error, _FILES)
         except ResultTooLarge as error:
             problem = Problem("", str(error))
         except Exception as error:
-            log.exception("the results of %s could not be stored", run.run)
-            problem = Problem("bot_error", f"the bot failed to store the result: {error!r}")
+            log.exception("the results of %s could not be stored", run.id)
+            problem = problem_of(error, "the bot could not store the result of the function")
         finally:
             _close(outputs)
-        self.stored.append((run, record, problem))
-        self.wake()
+        self._add(Done(run, problem, record))
 
-    def _payload(self, run: FunctionRun, kind: str, data: bytes | None, file: int) -> dict[str, Any]:
+    def _payload(self, run: Run, data: bytes | None, file: int) -> Payload:
         if data is not None:
-            return inline_output(kind, data)
+            return Payload(data)
         size = os.fstat(file).st_size
         if size > MAX_BYTES:
             raise ResultTooLarge(too_large("the result", size))
@@ -180,7 +180,7 @@ class RunFiles:
         digest = digest_of(content)
         self.values.add(run.key.group, digest, content)
         self.transfers.store(run, digest, content)
-        return {"type": kind, "payload": {"digest": digest, "size": len(content)}}
+        return Payload(digest=digest, size=len(content))
 
 
 def _open_output(path: str) -> int:
@@ -199,8 +199,3 @@ def _close(outputs: list[OpenOutput]) -> None:
     for _, _, file in outputs:
         if file >= 0:
             os.close(file)
-
-
-def inline_output(kind: str, data: bytes) -> dict[str, Any]:
-    """A small output as it is reported."""
-    return {"type": kind, "payload": {"inline": b64encode(data).decode()}}

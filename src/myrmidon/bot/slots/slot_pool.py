@@ -9,13 +9,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from myrmidon.bot.run.run import ProcessKey, Run
 from myrmidon.bot.slots.executor_process import ExecutorProcess
-from myrmidon.bot.slots.function_run import FunctionRun, ProcessKey
 
 PER_SLOT = 3
 """How many processes a slot keeps."""
 IDLE_S = 600.0
 """A process that was not used for so long is ended."""
+SHORT_S = 0.1  # a function that takes longer is never queued behind another one
+PIPE_S = 0.01  # how much work is queued in the pipe of a process
+MAX_DEPTH = 64
+_LEAST_S = 1e-5
+_MAX_STATS = 4096
+
+
+class FunctionStats:
+    """The mean duration of each function of this bot."""
+
+    def __init__(self) -> None:
+        self.mean_s: dict[tuple[str, str, str], float] = {}
+
+    def depth(self, run: Run) -> int:
+        """How many runs of this function may be in the pipe of a process."""
+        mean_s = self.mean_s.get(_name_of(run), SHORT_S * 2)
+        return 1 if mean_s > SHORT_S else min(MAX_DEPTH, max(2, int(PIPE_S / max(mean_s, _LEAST_S))))
+
+    def add(self, run: Run, seconds: float) -> None:
+        name = _name_of(run)
+        mean_s = self.mean_s.get(name)
+        if mean_s is None and len(self.mean_s) >= _MAX_STATS:
+            self.mean_s.clear()
+        self.mean_s[name] = max(seconds, _LEAST_S) if mean_s is None else 0.8 * mean_s + 0.2 * seconds
+
+
+def _name_of(run: Run) -> tuple[str, str, str]:
+    function = run.task.function
+    return (run.key.code, function.package_name, function.func_name) if function is not None else ("", "", "")
 
 
 class Slot:
@@ -43,6 +72,7 @@ class SlotPool:
 
     def __init__(self, count: int) -> None:
         self.slots = [Slot() for _ in range(count)]
+        self.stats = FunctionStats()
         self.leaving: list[tuple[Slot, ExecutorProcess]] = []
 
     def retire(self, slot: Slot, executor: ExecutorProcess, now: float) -> None:
@@ -60,7 +90,7 @@ class SlotPool:
             slot.active = None
         self.leaving = [pair for pair in self.leaving if pair[1] is not executor]
 
-    def choose(self, run: FunctionRun) -> Slot | None:
+    def choose(self, run: Run) -> Slot | None:
         """The slot for a run; None if all are busy.
 
         An idle one that has a process for it, else an idle one, else the one with the fewest runs in its pipe if the
@@ -68,7 +98,7 @@ class SlotPool:
         """
         idle: Slot | None = None
         shortest: Slot | None = None
-        depth = run.stats.depth
+        depth = self.stats.depth(run)
         for slot in self.slots:
             active = slot.active
             if active is None:
@@ -82,7 +112,7 @@ class SlotPool:
     def busy(self) -> int:
         return sum(1 for slot in self.slots if slot.active is not None)
 
-    def heads(self) -> Iterator[tuple[Slot, ExecutorProcess, FunctionRun]]:
+    def heads(self) -> Iterator[tuple[Slot, ExecutorProcess, Run]]:
         """The first run of each process that has some: it works on that one, or is about to."""
         for slot in self.slots:
             if slot.active is not None and slot.active.pending:
@@ -94,7 +124,7 @@ class SlotPool:
                 yield slot, executor
         yield from list(self.leaving)
 
-    def take_back(self, slot: Slot, now: float) -> list[FunctionRun]:
+    def take_back(self, slot: Slot, now: float) -> list[Run]:
         """Take back the runs of a slot that have not begun; perhaps all, if its process has only been started."""
         executor = slot.active
         if executor is None:

@@ -13,12 +13,12 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, Callable
+from typing import Callable
 
+from myrmidon.bot.protocol import Record, decode, encode
 from myrmidon.bot.system import filesystem
 
 _COMPACT_BYTES = 1 << 20
-_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 class ResultJournal:
@@ -32,7 +32,7 @@ class ResultJournal:
         self.path = path
         self.lock = threading.Lock()
         self.recovered = _load(path)
-        self.open_runs = {record["report"]["run"]: record for record in self.recovered}
+        self.open_runs = {record.report.run: record for record in self.recovered}
         self.dirty = False
         self.on_error: Callable[[str], None] = lambda _: None
         self._open()
@@ -48,15 +48,15 @@ class ResultJournal:
         except OSError as error:
             self.on_error(f"the results on disk cannot be changed: {error}")
 
-    def add(self, record: dict[str, Any]) -> None:
+    def add(self, record: Record) -> None:
         """Write a result."""
         self.add_all([record])
 
-    def add_all(self, records: Sequence[dict[str, Any]]) -> None:
+    def add_all(self, records: Sequence[Record]) -> None:
         """Write results that have ended together, usually by one system call."""
         with self.lock, self._reporting():
             for record in records:
-                self.open_runs[record["report"]["run"]] = record
+                self.open_runs[record.report.run] = record
             left = memoryview(b"".join(map(_line, records)))
             self.dirty = True
             while left:
@@ -88,12 +88,12 @@ class ResultJournal:
                     self._open()
 
 
-def _line(record: dict[str, Any]) -> bytes:
+def _line(record: Record) -> bytes:
     """The record with a newline on both sides, so that a line cut off by a full disk does not damage the next one."""
-    return b"\n%s\n" % _encode(record).encode()
+    return b"\n%s\n" % encode(record)
 
 
-def _load(path: str) -> list[dict[str, Any]]:
+def _load(path: str) -> list[Record]:
     """The records of an earlier process. Lines cut off by a crash are skipped: they were never reported."""
     try:
         with open(path, "rb") as file:
@@ -103,8 +103,8 @@ def _load(path: str) -> list[dict[str, Any]]:
     records = {}
     for line in lines:
         try:
-            record = json.loads(line)
-            records[record["report"]["run"]] = {"report": dict(record["report"]), "logs": list(record["logs"])}
-        except (ValueError, KeyError, TypeError):
+            record: Record = decode(Record, json.loads(line))
+            records[record.report.run] = record
+        except (AttributeError, KeyError, TypeError, ValueError):
             continue
     return list(records.values())

@@ -12,7 +12,7 @@ from myrmidon.model.value import Value
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.server.auth.run_tokens import run_token
-from myrmidon.server.botapi.messages import AssignedInput, AssignedRun, AssignedValue
+from myrmidon.server.botapi.messages import AssignedFunction, AssignedInput, AssignedRun, AssignedValue
 from myrmidon.server.botapi.rendering import CannotRender, render
 
 
@@ -37,7 +37,7 @@ def assigned_run(
     properties, stdin, problem = properties_from_json(work.properties), claimed.stdin, ""
     if properties.output_refs:
         properties, stdin, problem = _rendered(claimed, properties, files or {})
-    function = _function(claimed) if work.func_name is not None else None
+    function = _function(claimed)
     return AssignedRun(
         run=show_run(claimed.task_id, claimed.run),
         token=claimed.token,
@@ -88,17 +88,19 @@ def _rendered(
     return properties, claimed.stdin if stdin is None else stdin, ""
 
 
-def _function(claimed: Claimed) -> dict[str, object]:
+def _function(claimed: Claimed) -> AssignedFunction | None:
     work = claimed.work
-    return {
-        "package_name": work.package_name,
-        "func_name": work.func_name,
-        "language": work.language,
-        "code": claimed.code,
-        "signature": work.signature or "",
-        "memory_mb": work.memory_mb,
-        "environment": claimed.environment,
-    }
+    if work.func_name is None:
+        return None
+    return AssignedFunction(
+        package_name=work.package_name or "",
+        func_name=work.func_name,
+        language=work.language or "PYTHON",
+        code=claimed.code,
+        signature=work.signature or "",
+        memory_mb=work.memory_mb,
+        environment=claimed.environment,
+    )
 
 
 def _input(value: Value) -> AssignedInput:

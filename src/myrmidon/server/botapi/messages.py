@@ -234,6 +234,18 @@ class AssignedInput(AssignedValue, kw_only=True, frozen=True, omit_defaults=True
     parts: list[AssignedValue] | None = None
 
 
+class AssignedFunction(Struct, kw_only=True, frozen=True, gc=False):
+    """The function that a run calls."""
+
+    package_name: str
+    func_name: str
+    language: str
+    code: str
+    signature: str
+    memory_mb: int | None
+    environment: str
+
+
 class AssignedRun(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=False):
     """One run with everything that the bot needs for it; defaults are omitted from the JSON."""
 
@@ -258,7 +270,7 @@ class AssignedRun(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=Fals
     idempotent: bool = False
     user: str = ""
     priority: int
-    function: dict[str, Any] | None = None
+    function: AssignedFunction | None = None
     inputs: list[AssignedInput] = []
     output_types: list[str] = []
     """The types of the outputs that the run has to return."""

@@ -24,8 +24,8 @@ _IDENTITY_FIELDS = 3
 class Workdir:
     """``run`` and ``tmp`` are the present directories. ``undeletable``: paths that could not be removed."""
 
-    def __init__(self, folder: str, user: TaskUser | None = None) -> None:
-        self.root = os.path.join(folder, "work")
+    def __init__(self, root: str, user: TaskUser | None = None) -> None:
+        self.root = root
         self.user = user
         self.run = self.tmp = ""
         self.count = 0

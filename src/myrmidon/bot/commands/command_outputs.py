@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import os
 import stat
-from base64 import b64encode
 from hashlib import sha256
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
+from myrmidon.bot.protocol import Output, Payload
 from myrmidon.functions.json_values import JsonProblem, encode_json
 from myrmidon.functions.values import INLINE_BYTES, MAX_BYTES, too_large
 
@@ -26,17 +26,17 @@ class BadOutput(Exception):
     """The command has not written an output as it should; the message says what is wrong."""
 
 
-def read_outputs(folder: str, types: list[str], store: Store) -> tuple[list[dict[str, Any]], str]:
+def read_outputs(folder: str, types: Sequence[str], store: Store) -> tuple[list[Output], str]:
     """(the outputs in a folder as reported, what is wrong with the first bad one or empty). Raises TransferFailed."""
-    outputs: list[dict[str, Any]] = []
+    outputs = []
     problems = []
     for position, kind in enumerate(types):
-        payload: dict[str, Any] = {}
+        payload = Payload()
         try:
             payload = _payload(_encoded(folder, position, kind), store)
         except BadOutput as problem:
             problems.append(str(problem))
-        outputs.append({"type": kind, "payload": payload})
+        outputs.append(Output(kind, payload))
     return outputs, problems[0] if problems else ""
 
 
@@ -50,12 +50,12 @@ def _encoded(folder: str, position: int, kind: str) -> bytes:
     return data
 
 
-def _payload(data: bytes, store: Store) -> dict[str, Any]:
+def _payload(data: bytes, store: Store) -> Payload:
     if len(data) <= INLINE_BYTES:
-        return {"inline": b64encode(data).decode()}
+        return Payload(data)
     digest = sha256(data).hexdigest()
     store(digest, data)
-    return {"digest": digest, "size": len(data)}
+    return Payload(digest=digest, size=len(data))
 
 
 def _read(folder: str, position: int) -> Any:

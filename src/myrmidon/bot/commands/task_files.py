@@ -17,27 +17,28 @@ import contextlib
 import json
 import os
 import time
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
 
 from myrmidon.bot.install import updater
+from myrmidon.bot.protocol import Task
 from myrmidon.bot.run.isolation import Isolation
 from myrmidon.bot.system import filesystem, platforms
 
 _PADDING = 512
 FOLDER = "context"
-_NAME = os.path.join(FOLDER, "context.json")
+_CONTEXT = "context.json"
 
 
-class TaskContext:
+class TaskFiles:
     """Writes these files for one command at a time. The files in ``work`` are removed by `Workdir.clean`."""
 
-    def __init__(self, folder: str, work: str, isolation: Isolation, server: str = "") -> None:
+    def __init__(self, folder: str, work: str, isolation: Isolation, server: str = "", *, name: str = FOLDER) -> None:
         self.bot_folder = os.open(folder, os.O_RDONLY)
-        self.folder = os.path.join(folder, FOLDER)
-        self.path = os.path.join(folder, _NAME)
+        self.folder = os.path.join(folder, name)
+        self.name = os.path.join(name, _CONTEXT)
+        self.path = os.path.join(folder, self.name)
         self.isolation = isolation
         self.secret_path = os.path.join(work, "context.json")
         self.bot_file = os.path.join(work, "bot_file.json")
@@ -58,11 +59,10 @@ class TaskContext:
 
     # ---------------------------------------------------------------- context files
 
-    def write_context(self, task: dict[str, Any]) -> str:
+    def write_context(self, task: Task) -> str:
         """Write the context of a task; the path of the file. Raises OSError."""
-        secret = task.get("secret_bytes")
-        if secret is not None:
-            text = self._context_json(task, f'"secret_bytes":{json.dumps(b64encode(b64decode(secret)).decode())},')
+        if task.secret_bytes is not None:
+            text = self._context_json(task, f'"secret_bytes":{json.dumps(b64encode(task.secret_bytes).decode())},')
             self.create_file(self.secret_path, text)
             return self.secret_path
         text = self._context_json(task)
@@ -71,12 +71,11 @@ class TaskContext:
         os.pwrite(self.file, text.ljust(self.size), 0)
         return self.path
 
-    def _context_json(self, task: dict[str, Any], secret: str = "") -> bytes:
-        run = task["run"]
-        task_id = task.get("task_id") or run[:-2] + "00"
-        realm = task.get("realm") or task.get("resource_group")
+    def _context_json(self, task: Task, secret: str = "") -> bytes:
+        task_id = task.task_id or task.run[:-2] + "00"
+        realm = task.realm or task.resource_group
         realm_field = f',"realm":{{"name":{_quoted(realm)}}}' if realm else ""
-        deadline, grace = time.time() + task["execution_timeout_s"], task["grace_period_s"]
+        deadline, grace = time.time() + task.execution_timeout_s, task.grace_period_s
         return (
             f'{{"swarming":{{{secret}"task":{{"server":{self.server},"task_id":"{task_id}","bot_dimensions":'
             f'{self.dimensions}}}}},"deadline":{{"soft_deadline":{deadline:.3f},"grace_period":{grace}}}{realm_field}}}'
@@ -88,7 +87,7 @@ class TaskContext:
         The lookup relative to the open folder takes half the time of one by the full path.
         """
         try:
-            found = os.stat(_NAME, dir_fd=self.bot_folder, follow_symlinks=False)
+            found = os.stat(self.name, dir_fd=self.bot_folder, follow_symlinks=False)
         except OSError:
             return False
         return _fingerprint(found) == self.fingerprint
@@ -113,13 +112,12 @@ class TaskContext:
 
     # ---------------------------------------------------------------- placeholders
 
-    def expand(self, task: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
+    def expand(self, task: Task) -> tuple[list[str], dict[str, str]]:
         """The command and its variables with all placeholders replaced; creates the files that they refer to.
 
         Raises ValueError for a folder whose content nobody would store.
         """
-        argv, env = task["command"], task.get("env") or {}
-        texts = "".join((*argv, *env.values()))
+        texts = "".join((*task.command, *task.env.values()))
         values = {"EXECUTABLE_SUFFIX": ".exe" if platforms.NAME == "windows" else ""}
         if "${ISOLATED_OUTDIR}" in texts:
             raise ValueError(
@@ -128,9 +126,9 @@ class TaskContext:
             )
         if "${SWARMING_BOT_FILE}" in texts:
             values["SWARMING_BOT_FILE"] = self.ensure_bot_file()
-        argv_values = {**values, "SWARMING_TASK_ID": task["run"]}
-        new_env = {key: expand_text(value, values) for key, value in env.items()}
-        return [expand_text(text, argv_values) for text in argv], new_env
+        argv_values = {**values, "SWARMING_TASK_ID": task.run}
+        new_env = {key: expand_text(value, values) for key, value in task.env.items()}
+        return [expand_text(text, argv_values) for text in task.command], new_env
 
     def ensure_bot_file(self) -> str:
         """Create the file in which hooks can describe the bot to tasks, with an empty object; its path."""
@@ -178,8 +176,10 @@ def _quoted(text: str) -> str:
 def last_started_tasks(folder: str) -> list[str]:
     """The tasks in the context files that an earlier process has left: one of them was running when it died."""
     found = []
-    for name in (_NAME, os.path.join("work", "context.json")):
-        path = os.path.join(folder, name)
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name, _CONTEXT)
+        if name.partition(".")[0] not in (FOLDER, "work"):
+            continue
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError), open(path, "rb") as file:
             found.append(str(json.loads(file.read(1 << 20))["swarming"]["task"]["task_id"]))
     return found

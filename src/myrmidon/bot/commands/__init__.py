@@ -1,0 +1,1 @@
+"""Runs tasks: queue, command, working directory, output."""

@@ -1,0 +1,146 @@
+"""Watches running commands from a thread of its own: moves output to the spool, and ends what must end.
+
+The thread that has started a command waits for its end. Commands that end within QUICK_S are never watched.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import threading
+import time
+from collections.abc import Callable
+
+from myrmidon.bot.commands.command_process import CommandProcess
+from myrmidon.bot.run import watch
+from myrmidon.bot.run.run import Run
+from myrmidon.bot.run.watch import Watch
+from myrmidon.bot.system import clock, processes
+
+QUICK_S = 0.02
+TICK_S = 0.2  # how late a time limit or a request to end may be noticed
+_READ_BYTES = 1 << 18
+
+log = logging.getLogger("myrmidon.bot")
+
+
+class CommandWatcher(threading.Thread):
+    """``running``: the commands that have a process, by run.
+
+    ``lock`` is held while output is read or a process is signalled, so that neither happens after the command has
+    ended: then its pid and file descriptors may have been reused. ``on_output``: called when there is output to send.
+    """
+
+    def __init__(self, common: Watch, on_unkillable: Callable[[Run], None]) -> None:
+        super().__init__(name="watcher", daemon=True)
+        self.common = common
+        self.on_unkillable = on_unkillable
+        self.lock = threading.Lock()
+        self.busy = threading.Event()
+        self.running: dict[str, CommandProcess] = {}
+        self.on_output: Callable[[], None] = lambda: None
+
+    # ---------------------------------------------------------------- called by the threads that run commands
+
+    def begin(self, process: CommandProcess) -> None:
+        self.running[process.run.id] = process
+        if not self.busy.is_set():
+            self.busy.set()
+
+    def read_rest(self, process: CommandProcess) -> None:
+        """Read the rest of the output of a command that has ended.
+
+        Reads only what is in the pipes now: a process that could not be killed may go on writing forever.
+        """
+        for stream, reader in enumerate(process.readers):
+            unread = processes.unread_bytes(reader)
+            while unread > 0 and (data := processes.read_pipe(reader, min(unread, _READ_BYTES))):
+                self.common.store_output(process.run, stream, data, to_spool=False)
+                unread -= len(data)
+
+    def release(self, process: CommandProcess) -> None:
+        """Stop watching a command and close its pipes. Idempotent."""
+        with self.lock:
+            process.close()
+        self.running.pop(process.run.id, None)
+
+    # ---------------------------------------------------------------- the watcher's thread
+
+    def run(self) -> None:
+        while True:
+            self.busy.wait()
+            running = list(self.running.values())
+            if not running:
+                self.busy.clear()
+                if self.running:
+                    self.busy.set()
+                continue
+            now = clock.boottime()
+            watched = [one for one in running if now - one.run.begun >= QUICK_S and not one.has_ended]
+            if watched:
+                self._watch(watched, now)
+            else:
+                time.sleep(QUICK_S)
+
+    def _watch(self, watched: list[CommandProcess], now: float) -> None:
+        """Look at commands once, and wait for output. One that cannot be watched is killed: nothing would end it."""
+        poll = select.poll()
+        readers: dict[int, CommandProcess] = {}
+        wait_s = TICK_S
+        for process in watched:
+            try:
+                streams = list(process.streams) if self._check(process, now) else []
+                readers.update(dict.fromkeys(streams, process))
+                if not streams:
+                    wait_s = QUICK_S  # it waits for room, or has closed its output and is usually about to end
+            except Exception:
+                log.exception("run %s could not be watched", process.run.id)
+                process.run.request_end("bot_error", 0.0)
+                process.run.accept_end(now)
+                self._signal(process, kill=True)
+        for reader in readers:
+            poll.register(reader, select.POLLIN)
+        for reader, _ in poll.poll(wait_s * 1000):
+            self._read_output(readers[reader], reader)
+
+    def _check(self, process: CommandProcess, now: float) -> bool:
+        """Enforce limits and requests to end; whether output may be read: a command blocks on its full pipe."""
+        run = process.run
+        if not process.is_known:
+            process.is_known = True
+            processes.prefer_for_oom_kill(process.pid)
+        self.common.check_limits(run, now)
+        step = self.common.next_step(run, now)
+        if step != watch.NOTHING:
+            self._signal(process, kill=step != watch.TERMINATE)
+        if step == watch.UNKILLABLE and not process.has_ended:
+            self.on_unkillable(run)
+        return self.common.room(run, now) > 0
+
+    def _read_output(self, process: CommandProcess, reader: int) -> None:
+        """Move the content of a pipe to the spool."""
+        with self.lock:
+            if process.has_ended:
+                return
+            try:
+                data = processes.read_pipe(reader, _READ_BYTES)
+            except OSError as error:
+                self.common.end_without_output(process.run, error)
+                data = b""
+            if data == b"":
+                del process.streams[reader]  # else poll would return at once from now on
+            if not data:
+                return
+            self.common.store_output(process.run, process.readers.index(reader), data, to_spool=True)
+        self.on_output()
+
+    def _signal(self, process: CommandProcess, *, kill: bool) -> None:
+        """Send SIGTERM, or SIGKILL to all processes; those that appear meanwhile are killed when it has ended."""
+        with self.lock:
+            if process.has_ended:
+                return
+            if kill:
+                processes.kill_group(process.pid)
+                processes.kill_descendants()
+            else:
+                processes.terminate_group(process.pid)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
+from functools import lru_cache
 from typing import Any, Callable, NamedTuple, Sequence, Tuple, Union
 
 _EMPTY: dict[str, Any] = {}
@@ -298,33 +299,45 @@ def encode(message: Any) -> bytes:
 
 def _plain(value: Any) -> Any:
     """A value of JSON: an object for a named tuple, without the fields that have their defaults."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _PLAIN:
         return value
     if kind is bytes:
         return b64encode(value).decode()
-    if kind is list or kind is tuple:
-        return [_plain(item) for item in value]
-    defaults = value._field_defaults
-    name = _TYPES.get(kind)
-    found = {"type": name} if name is not None else {}
-    for field, content in zip(value._fields, value):
-        if field not in defaults or content != defaults[field]:
-            found[field] = _plain(content)
+    if kind is list or kind is tuple:  # of one kind: plain values or pairs of them, or messages
+        return value if not value or type(value[0]) in _PLAIN_ITEMS else [_plain(item) for item in value]
+    found = {"type": _TYPES[kind]} if kind in _TYPES else {}
+    for name, content, default in zip(value._fields, value, _defaults_of(kind)):
+        if content is not default and content != default:
+            found[name] = content if type(content) in _PLAIN else _plain(content)
     return found
 
 
 _PLAIN = frozenset([str, int, float, bool, dict, type(None)])
+_PLAIN_ITEMS = _PLAIN | {tuple}
+
+
+@lru_cache(maxsize=None)
+def _defaults_of(form: Any) -> tuple[Any, ...]:
+    """The defaults of all fields; for a field that has none, something that no value is equal to."""
+    return tuple(form._field_defaults.get(name, form) for name in form._fields)
 
 
 def decode(form: Any, found: Any) -> Any:
     """The tuple of a form from parsed JSON. Raises KeyError, TypeError or ValueError if it makes no sense."""
-    fields, readers = form._fields, _READERS.get(form, {})
+    readers = _readers_of(form)
     values = {}
     for name, value in found.items():
-        if value is not None and name in fields:
-            values[name] = readers[name](value) if name in readers else value
+        if value is not None and name in readers:
+            read = readers[name]
+            values[name] = value if read is None else read(value)
     return form(**values)
+
+
+@lru_cache(maxsize=None)
+def _readers_of(form: Any) -> dict[str, Callable[[Any], Any] | None]:
+    """How each field of a form is read; None if it is plain JSON."""
+    return {name: _READERS.get(form, {}).get(name) for name in form._fields}
 
 
 def _one(form: Any) -> Callable[[Any], Any]:

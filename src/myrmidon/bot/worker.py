@@ -144,6 +144,7 @@ class Worker:
             run = run_queue.next_command()
             if run is None:
                 return
+            run.usd_per_s = self.session_loop.status.usd_per_s
             record = runner.run(run)
             if record is None:
                 self.spool.remove(run.id)

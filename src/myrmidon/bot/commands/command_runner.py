@@ -112,7 +112,7 @@ class CommandRunner:
             self._clean(run.task)
 
     def _complete(self, run: Run, record: Record | None) -> Record | None:
-        """Add cost and the overhead of the bot to a result.
+        """Add the overhead of the bot to a result.
 
         A machine that shuts down sends SIGTERM to the command and to the bot alike: that is a fault.
         """
@@ -126,7 +126,6 @@ class CommandRunner:
         return reports.with_fields(
             record,
             stats={"bot_overhead": round(overhead, 6), **self.stats},
-            cost_usd=report.duration * (self.hooks.status.usd_per_s if self.hooks is not None else 0.0),
             caches=self.cache_sizes if self.installed else None,
         )
 

@@ -52,6 +52,7 @@ def finish(run: Run, duration: float, exit_code: int, **more: Any) -> Record:
         hard_timeout=reason == "hard_timeout",
         io_timeout=reason == "io_timeout",
         killed=reason == "killed",
+        cost_usd=duration * run.usd_per_s,
         **more,
     )
     return Record(report, run.log_chunks() if run.sizes != [0, 0] else ())

@@ -51,6 +51,7 @@ class Run:
     ``sizes``: bytes of both streams so far. ``inline`` holds them until they are ``spooled``. ``discard_output``: it
     cannot be stored, or the server rejects it. ``is_long``: it is no short run, so the server is told of its start;
     ``start_reported``: it was. ``is_stopping``: the server has told it to end. ``progress``: not reported yet.
+    ``usd_per_s``: what it costs.
     Of functions: ``number`` names the run in the frames to and from a process. ``attempts``: how many processes could
     not be given this run. ``digests``: large inputs that are kept on this machine for it.
     """
@@ -58,7 +59,7 @@ class Run:
     __slots__ = (
         "attempts", "begun", "claimed_at", "deadline", "digests", "discard_output", "end_reason", "end_request", "id",
         "inline", "is_long", "is_stopping", "key", "kill_at", "last_output_at", "memory_bytes", "number", "progress",
-        "progress_at", "sizes", "spooled", "start_reported", "state", "taken_at", "task", "token",
+        "progress_at", "sizes", "spooled", "start_reported", "state", "taken_at", "task", "token", "usd_per_s",
     )  # fmt: skip
 
     def __init__(self, task: Task, claimed_at: float = 0.0) -> None:
@@ -77,7 +78,7 @@ class Run:
         self.spooled = self.discard_output = False
         self.is_long = self.start_reported = self.is_stopping = False
         self.progress: float | None = None
-        self.progress_at = 0.0
+        self.progress_at = self.usd_per_s = 0.0
         self.number = self.attempts = self.memory_bytes = 0
         self.digests: Collection[str] = ()
         function = task.function

@@ -25,6 +25,9 @@ from myrmidon.executor.stacks import take_stacks
 from myrmidon.functions import msgpack
 
 MAX_MESSAGE_BYTES = 128 << 10
+MAX_FILE_BYTES = 16 << 20  # of an output file of a function that runs
+MEMORY_MARGIN_BYTES = 64 << 20
+"""How much more memory than its limit a function may have before it is killed: Python itself needs some."""
 _READ_BYTES = 1 << 16
 _MAX_FRAME_BYTES = 16 << 20
 _LENGTH_BYTES = 4
@@ -185,6 +188,23 @@ class ExecutorProcess:
                 watch.store_output(run, stream, data, to_spool=until is None)
         return True
 
+    def move_output(self, run: Run, watch: Watch, now: float) -> bool:
+        """Move what a function prints to the log; whether there was any.
+
+        The process is stopped while that is too much to upload.
+        """
+        room, before = watch.room(run, now), sum(run.sizes)
+        is_complete = room > 0 and self.read_output(run, watch, None, room)
+        if room > 0 and max(self.ends) > MAX_FILE_BYTES:
+            self.stop()
+            is_complete = self.read_output(run, watch, None, room)
+            self.cut_files(MAX_FILE_BYTES)
+        if is_complete:
+            self.resume()
+        elif not self.is_stopped:
+            self.stop()
+        return sum(run.sizes) > before
+
     def read_last_output(self, run: Run, watch: Watch) -> None:
         """Add the rest of the output of a process that has ended to the log of its run, and the stack that it left."""
         self.read_output(run, watch, None, NO_LIMIT)
@@ -219,6 +239,17 @@ class ExecutorProcess:
         """The memory of the process and of all that it has started."""
         found = processes.descendants(processes.process_table(), self.pid)
         return sum(map(_rss_of, found), self.rss())
+
+    def is_bloated(self, run: Run) -> bool:
+        """Whether earlier functions have left so much memory in the process that this one would not have its share."""
+        return bool(run.memory_bytes) and self.rss() > run.memory_bytes // 2 + MEMORY_MARGIN_BYTES // 2
+
+    def has_too_much_memory(self, run: Run, *, measure: bool) -> bool:
+        """``measure``: with all that the process has started."""
+        if not run.memory_bytes or self.ending:
+            return False
+        used = self.rss_with_children() if measure else self.rss()
+        return used > run.memory_bytes + MEMORY_MARGIN_BYTES
 
     def stop(self) -> None:
         """Stop the process, and wait until it stands still, so that what it has done so far is known."""

@@ -26,7 +26,7 @@ from myrmidon.bot.slots.executor_process import BrokenProtocol, ExecutorProcess
 from myrmidon.bot.slots.launcher import Launcher
 from myrmidon.bot.slots.run_files import RunFiles
 from myrmidon.bot.slots.run_frames import run_frame
-from myrmidon.bot.slots.slot_pool import IDLE_S, Slot, SlotPool
+from myrmidon.bot.slots.slot_pool import Slot, SlotPool
 from myrmidon.bot.slots.value_cache import name_of
 from myrmidon.bot.storage.result_journal import ResultJournal
 from myrmidon.bot.system import clock, processes
@@ -35,9 +35,6 @@ TICK_S = 0.1
 ALONE_S = 0.1  # runs behind a function that runs longer are given to other slots
 BLOCKED_S = 0.5  # when functions run longer in all slots, those that wait go to other bots
 MEMORY_S = 1.0  # between two measurements of a function's child processes
-MEMORY_MARGIN_BYTES = 64 << 20
-"""How much more memory than its limit a function may have before it is killed: Python itself needs some."""
-MAX_FILE_BYTES = 16 << 20  # of an output file of a function that runs
 _KEEP_OUTPUT_BYTES = 1 << 20
 _ENDING_TICK_S = 0.005
 _IDLE_TICK_S = 5.0
@@ -51,9 +48,7 @@ class FunctionLoop(threading.Thread):
     """``ready``: runs that wait for a slot. ``apart``: runs whose files are fetched or whose results are stored, by id.
     ``ended``: runs that have ended, to be delivered; ``spent``: how long their functions took.
 
-    ``readers``: the processes that may answer, by the file descriptor of their pipe. ``orphans``: processes that were
-    killed and are to be reaped. ``has_news``: the session thread must look at the functions now, even if it waits at
-    the server.
+    ``has_news``: the session thread must look at the functions now, even if it waits at the server.
 
     Set before the start: ``usd_per_s``: the price of this machine; ``on_results``: called when the server must be told
     something; ``on_output``: when a function that takes long has written something; ``on_success``: when a function
@@ -82,13 +77,11 @@ class FunctionLoop(threading.Thread):
         self.server = server
         self.bot_id = bot_id
         self.report_error = report_error
-        self.pool = SlotPool(self.work.seats)
+        self.pool = SlotPool(self.work.seats, launcher, files)
         self.ready: deque[Run] = deque()
         self.apart: dict[str, Run] = {}
         self.ended: list[Ended] = []
         self.spent: list[float] = []
-        self.readers: dict[int, tuple[Slot, ExecutorProcess]] = {}
-        self.orphans: set[int] = set()
         self.count = 0
         self.next_tick = self.measured_at = 0.0
         self.oom_kills = 0
@@ -100,8 +93,7 @@ class FunctionLoop(threading.Thread):
         self.wake_reader, self.wake_writer = os.pipe()
         os.set_blocking(self.wake_reader, False)
         os.set_blocking(self.wake_writer, False)
-        self.poll = select.poll()
-        self.poll.register(self.wake_reader, select.POLLIN)
+        self.pool.poll.register(self.wake_reader, select.POLLIN)
         self.work.wake = self.files.wake = self.wake
 
     def wake(self) -> None:
@@ -134,7 +126,7 @@ class FunctionLoop(threading.Thread):
         self._take()
         self._take_done()
         self._dispatch()
-        for reader, _ in self.poll.poll(self._timeout_s() * 1000):
+        for reader, _ in self.pool.poll.poll(self._timeout_s() * 1000):
             if reader == self.wake_reader:
                 self._carry_out_orders()
             else:
@@ -160,12 +152,16 @@ class FunctionLoop(threading.Thread):
     # ---------------------------------------------------------------- runs on their way to a process
 
     def _take(self) -> None:
-        for run in self.run_queue.take_functions():
+        taken = self.run_queue.take_functions()
+        if not taken:
+            return
+        used_code = {executor.key.code for _, executor in self.pool.executors()} | {run.key.code for run in self.ready}
+        for run in taken:
             try:
+                run.usd_per_s = self.usd_per_s() / self.work.seats
                 self.count += 1
                 run.number = self.count
-                used_code = {executor.key.code for _, executor in self.pool.executors()}
-                if self.files.prepare(run, used_code | {one.key.code for one in self.ready}):
+                if self.files.prepare(run, used_code):
                     self.ready.append(run)
                 else:
                     self._set_apart(run, FETCHING)
@@ -214,7 +210,7 @@ class FunctionLoop(threading.Thread):
     def _give(self, run: Run, slot: Slot) -> bool:
         """Give a run to a slot; False if it must wait. A run for which no process can be started ends here."""
         try:
-            executor = self._executor_for(run, slot)
+            executor = self.pool.executor_for(run, slot, clock.boottime())
             values, group = self.files.values, run.key.group
             frame = run_frame(
                 run,
@@ -240,33 +236,13 @@ class FunctionLoop(threading.Thread):
         slot.active = executor
         return True
 
-    def _executor_for(self, run: Run, slot: Slot) -> ExecutorProcess:
-        """The process of a slot for this run, started if need be. Raises OSError."""
-        executor = slot.use(run.key)
-        if executor is not None and executor.pending:
-            return executor
-        now = clock.boottime()
-        if executor is not None:
-            if not (executor.ending or self.launcher.is_outdated(executor) or _is_bloated(executor, run)):
-                return executor
-            self.pool.retire(slot, executor, now)
-        for unused in slot.unused():
-            self.pool.retire(slot, unused, now)
-        runtime = self.files.environments.runtime(run.key)
-        code, values = self.files.codes.path(run.key.code), self.files.values.make_folder(run.key.group)
-        executor = self.launcher.start(run.key, code, values, runtime)
-        slot.executors[run.key] = executor
-        self.readers[executor.channel.reader] = (slot, executor)
-        self.poll.register(executor.channel.reader, select.POLLIN)
-        return executor
-
     # ---------------------------------------------------------------- answers
 
     def _receive(self, reader: int) -> None:
         """Apply the answers that a process has written so far; ``reader`` is the file descriptor of its pipe."""
-        if reader not in self.readers:
+        if reader not in self.pool.readers:
             return
-        slot, executor = self.readers[reader]
+        slot, executor = self.pool.readers[reader]
         try:
             messages, is_open = executor.receive()
             now = clock.boottime()
@@ -275,16 +251,12 @@ class FunctionLoop(threading.Thread):
         except (BrokenProtocol, KeyError, TypeError, ValueError, AttributeError, OSError) as error:
             log.warning("process %d has sent something else than an answer: %r", executor.pid, error)
             executor.kill("protocol", clock.boottime())
-            self._stop_reading(executor)
+            self.pool.stop_reading(executor)
             return
         if not is_open:
-            self._stop_reading(executor)
+            self.pool.stop_reading(executor)
             if not executor.ending:
                 executor.ending, executor.ending_at = "closed", now
-
-    def _stop_reading(self, executor: ExecutorProcess) -> None:
-        if self.readers.pop(executor.channel.reader, None) is not None:
-            self.poll.unregister(executor.channel.reader)
 
     def _apply(self, slot: Slot, executor: ExecutorProcess, message: dict[str, Any], now: float) -> None:
         operation, run = message["op"], executor.current
@@ -336,10 +308,6 @@ class FunctionLoop(threading.Thread):
         run.state = ENDED
         if record is None:
             self.watch.spool.remove(run.id)
-        elif isinstance(record.report, Finish):
-            price = self.usd_per_s()
-            if price:
-                record = reports.with_fields(record, cost_usd=record.report.duration * price / self.work.seats)
         self.ended.append((run, record))
 
     def _deliver(self) -> None:
@@ -370,13 +338,10 @@ class FunctionLoop(threading.Thread):
             elif now - executor.ending_at > watch.UNKILLABLE_AFTER_S:
                 self.report_error(f"process {executor.pid} with functions cannot be killed")
                 self._remove(slot, executor, None, now)
-        self.orphans = {pid for pid in self.orphans if not processes.has_ended(pid)}
+        self.pool.reap()
 
     def _remove(self, slot: Slot, executor: ExecutorProcess, status: int | None, now: float) -> None:
-        self.pool.remove(slot, executor)
-        self._stop_reading(executor)
-        runs = list(executor.pending)
-        executor.pending.clear()
+        runs = self.pool.remove(slot, executor)
         if runs and self._has_died_of(executor, runs[0]):
             first = runs.pop(0)
             executor.read_last_output(first, self.watch)
@@ -387,7 +352,7 @@ class FunctionLoop(threading.Thread):
             self._end(first, record)
         self._put_back(runs)
         if status is not None:
-            self.orphans |= self.launcher.clean_up(executor)
+            self.pool.orphans |= self.launcher.clean_up(executor)
 
     def _has_died_of(self, executor: ExecutorProcess, run: Run) -> bool:
         """Whether the end of a process is the end of its first run. One that has not begun gets another process."""
@@ -433,8 +398,9 @@ class FunctionLoop(threading.Thread):
                         continue
                 self._note_long(run, now)
                 blocked += ran_s > BLOCKED_S
-                self._move_output(executor, run, now)
-                if _has_too_much_memory(executor, run, measure=measure):
+                if executor.move_output(run, self.watch, now):
+                    self.on_output()
+                if executor.has_too_much_memory(run, measure=measure):
                     executor.kill("memory", now)
             self.watch.check_limits(run, now)
             self._end_if_told(executor, run, now)
@@ -458,32 +424,9 @@ class FunctionLoop(threading.Thread):
 
     def _let_go(self, now: float) -> None:
         """End processes that were not used for long, and let go of environments that nothing needs."""
-        used = {run.key for run in (*self.ready, *self.apart.values())}
-        for _, executor in self.pool.executors():
-            used.add(executor.key)
-            if not executor.pending and not executor.ending and now - executor.used_at > IDLE_S and executor.used_at:
-                executor.kill("unused", now)
-        self.files.environments.keep(used)
-
-    def _move_output(self, executor: ExecutorProcess, run: Run, now: float) -> None:
-        """Move what a function prints to the spool; stop the function while that is too much to upload."""
-        room = self.watch.room(run, now)
-        if room <= 0:
-            if not executor.is_stopped:
-                executor.stop()
-            return
-        before = sum(run.sizes)
-        is_complete = executor.read_output(run, self.watch, None, room)
-        if sum(run.sizes) > before:
-            self.on_output()
-        if executor.ends[0] > MAX_FILE_BYTES or executor.ends[1] > MAX_FILE_BYTES:
-            executor.stop()
-            is_complete = executor.read_output(run, self.watch, None, room)
-            executor.cut_files(MAX_FILE_BYTES)
-        if is_complete:
-            executor.resume()
-        elif not executor.is_stopped:
-            executor.stop()
+        self.pool.end_unused(now)
+        used = {executor.key for _, executor in self.pool.executors()}
+        self.files.environments.keep(used | {run.key for run in (*self.ready, *self.apart.values())})
 
     def _end_if_told(self, executor: ExecutorProcess, run: Run, now: float) -> None:
         """Send SIGTERM to the process of a run that is to end, and SIGKILL after the grace period.
@@ -532,16 +475,3 @@ class FunctionLoop(threading.Thread):
             self.ready.remove(run)
         self.files.release(run)
         run.state = ENDED
-
-
-def _is_bloated(executor: ExecutorProcess, run: Run) -> bool:
-    """Whether earlier functions have left so much memory in a process that this one would not have its share."""
-    return bool(run.memory_bytes) and executor.rss() > run.memory_bytes // 2 + MEMORY_MARGIN_BYTES // 2
-
-
-def _has_too_much_memory(executor: ExecutorProcess, run: Run, *, measure: bool) -> bool:
-    """``measure``: with all that the process has started."""
-    if not run.memory_bytes or executor.ending:
-        return False
-    used = executor.rss_with_children() if measure else executor.rss()
-    return used > run.memory_bytes + MEMORY_MARGIN_BYTES

@@ -29,7 +29,7 @@ def run_frame(
     function = task.function
     if function is None:
         raise ValueError("the task has no function")
-    message = {
+    message: dict[str, Any] = {
         "op": "run",
         "id": run.number,
         "run": run.id,
@@ -38,18 +38,21 @@ def run_frame(
         "job_id": task.job_id,
         "package": function.package_name,
         "function": function.func_name,
-        "language": function.language,
         "signature": function.signature,
         "inputs": [_input(given, path_of) for given in task.inputs],
-        "env": task.env,
-        "output_types": list(task.output_types),
         "output_folder": os.path.join(executor.folder, "out"),
-        "environment": function.environment,
-        "memory_mb": function.memory_mb or None,
         "server": server,
         "token": task.api_token,
         "bot_id": bot_id,
     }
+    rare = {
+        "language": function.language if function.language != "PYTHON" else "",
+        "env": task.env,
+        "output_types": list(task.output_types),
+        "environment": function.environment,
+        "memory_mb": function.memory_mb,
+    }
+    message.update((name, value) for name, value in rare.items() if value)  # what is left out costs nothing
     frame = frame_of(message)
     if len(frame) <= MAX_MESSAGE_BYTES:
         return frame

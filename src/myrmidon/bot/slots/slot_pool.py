@@ -7,10 +7,14 @@ never waits for the bot.
 
 from __future__ import annotations
 
+import select
 from collections.abc import Iterator
 
 from myrmidon.bot.run.run import ProcessKey, Run
 from myrmidon.bot.slots.executor_process import ExecutorProcess
+from myrmidon.bot.slots.launcher import Launcher
+from myrmidon.bot.slots.run_files import RunFiles
+from myrmidon.bot.system import processes
 
 PER_SLOT = 3
 """How many processes a slot keeps."""
@@ -68,27 +72,77 @@ class Slot:
 
 
 class SlotPool:
-    """All slots. Used by one thread. ``leaving``: processes that get no more runs and have not ended yet."""
+    """All slots and processes. Used by one thread. ``leaving``: processes that get no more runs and have not ended yet.
 
-    def __init__(self, count: int) -> None:
+    ``readers``: the processes that may answer, by the file descriptor of their pipe. ``orphans``: processes that others
+    have left behind, killed and to be reaped.
+    """
+
+    def __init__(self, count: int, launcher: Launcher, files: RunFiles) -> None:
         self.slots = [Slot() for _ in range(count)]
+        self.launcher = launcher
+        self.files = files
         self.stats = FunctionStats()
         self.leaving: list[tuple[Slot, ExecutorProcess]] = []
+        self.readers: dict[int, tuple[Slot, ExecutorProcess]] = {}
+        self.orphans: set[int] = set()
+        self.poll = select.poll()
 
-    def retire(self, slot: Slot, executor: ExecutorProcess, now: float) -> None:
+    # ---------------------------------------------------------------- processes
+
+    def executor_for(self, run: Run, slot: Slot, now: float) -> ExecutorProcess:
+        """The process of a slot for this run, started if need be. Raises OSError or ValueError."""
+        executor = slot.use(run.key)
+        if executor is not None and executor.pending:
+            return executor
+        if executor is not None:
+            if not (executor.ending or self.launcher.is_outdated(executor) or executor.is_bloated(run)):
+                return executor
+            self._retire(slot, executor, now)
+        for unused in slot.unused():
+            self._retire(slot, unused, now)
+        files = self.files
+        runtime = files.environments.runtime(run.key)
+        code, values = files.codes.path(run.key.code), files.values.make_folder(run.key.group)
+        executor = self.launcher.start(run.key, code, values, runtime)
+        slot.executors[run.key] = executor
+        self.readers[executor.channel.reader] = (slot, executor)
+        self.poll.register(executor.channel.reader, select.POLLIN)
+        return executor
+
+    def _retire(self, slot: Slot, executor: ExecutorProcess, now: float) -> None:
         """End an idle process, and make room for another one at once."""
         if not executor.ending:
             executor.kill("retired", now)
         del slot.executors[executor.key]
         self.leaving.append((slot, executor))
 
-    def remove(self, slot: Slot, executor: ExecutorProcess) -> None:
-        """Forget a process that has ended."""
+    def stop_reading(self, executor: ExecutorProcess) -> None:
+        if self.readers.pop(executor.channel.reader, None) is not None:
+            self.poll.unregister(executor.channel.reader)
+
+    def remove(self, slot: Slot, executor: ExecutorProcess) -> list[Run]:
+        """Forget a process that has ended; the runs that it has not answered."""
         if slot.executors.get(executor.key) is executor:
             del slot.executors[executor.key]
         if slot.active is executor:
             slot.active = None
         self.leaving = [pair for pair in self.leaving if pair[1] is not executor]
+        self.stop_reading(executor)
+        runs = list(executor.pending)
+        executor.pending.clear()
+        return runs
+
+    def reap(self) -> None:
+        self.orphans = {pid for pid in self.orphans if not processes.has_ended(pid)}
+
+    def end_unused(self, now: float) -> None:
+        """End processes that were not used for long."""
+        for _, executor in self.executors():
+            if not executor.pending and not executor.ending and now - executor.used_at > IDLE_S and executor.used_at:
+                executor.kill("unused", now)
+
+    # ---------------------------------------------------------------- runs
 
     def choose(self, run: Run) -> Slot | None:
         """The slot for a run; None if all are busy.

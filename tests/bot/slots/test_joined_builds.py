@@ -60,3 +60,28 @@ def test_a_run_that_needs_the_environment_of_a_cancelled_build_gets_it(tmp_path:
     assert ends["second"] is None
     assert os.path.exists(environments.runtime(key).python)
     assert not environments.builds
+
+
+class Broken:
+    """Fails in a way that nobody has foreseen."""
+
+    def build(self, _build: Build) -> None:
+        raise ZeroDivisionError("unforeseen")
+
+
+def test_any_error_while_an_environment_is_built_is_told_to_the_runs_that_wait_for_it(tmp_path: Path):
+    offer = EnvironmentOffer(EnvironmentCache(str(tmp_path / "environments")), Interpreters())
+    environments = Environments(offer, cast("Builder", Broken()))
+    digest, document = requirements.document(requirements.check_lines(["numpy"]))
+    problems: list[Problem | None] = []
+    told = threading.Event()
+
+    def note(problem: Problem | None) -> None:
+        problems.append(problem)
+        told.set()
+
+    environments.request(ProcessKey("", "group", environment=digest), document, note)
+    assert told.wait(HANG_S)
+    [problem] = problems
+    assert problem is not None
+    assert (problem.kind, "unforeseen" in str(problem)) == ("bot_error", True)

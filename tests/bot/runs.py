@@ -7,8 +7,7 @@ from typing import Any
 from myrmidon.bot.link.exchange import ExchangeRequest, RequestBuilder
 from myrmidon.bot.link.link_state import LinkState
 from myrmidon.bot.link.next_action import Exchange
-from myrmidon.bot.protocol import Chunk, Finish, Function, Record, Task
-from myrmidon.bot.protocol import Exchange as Head
+from myrmidon.bot.protocol import Chunk, ExchangeMessage, FinishReport, Function, Record, Task
 from myrmidon.bot.run.run import Run
 from myrmidon.bot.run.run_queue import RunQueue
 from myrmidon.bot.storage.log_spool import LogSpool
@@ -29,9 +28,9 @@ def a_function(run: str = "f1", **fields: Any) -> Run:
 
 def a_record(run: str, *output: bytes) -> Record:
     logs = [Chunk(stream, 0, data) for stream, data in enumerate(output) if data]
-    return Record(Finish(run, "t", exit_code=0), logs)
+    return Record(FinishReport(run, "t", exit_code=0), logs)
 
 
 def a_request(queue: RunQueue, spool: LogSpool, link: LinkState | None = None, **action: Any) -> ExchangeRequest:
     """The request that a bot would send now."""
-    return RequestBuilder(link or LinkState(0.0), queue, spool).build(Exchange(**action), Head(1))
+    return RequestBuilder(link or LinkState(0.0), queue, spool).build(Exchange(**action), ExchangeMessage(1))

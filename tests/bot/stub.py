@@ -21,14 +21,14 @@ from myrmidon.bot import protocol
 from tests.deadline import HANG_S
 
 FORMS = {
-    "exchange": protocol.Exchange,
-    "handshake": protocol.Handshake,
-    "heartbeat": protocol.Heartbeat,
-    "event": protocol.Event,
-    "finish": protocol.Finish,
-    "fault": protocol.Fault,
-    "start": protocol.Start,
-    "give_back": protocol.GiveBack,
+    "exchange": protocol.ExchangeMessage,
+    "handshake": protocol.HandshakeMessage,
+    "heartbeat": protocol.HeartbeatMessage,
+    "event": protocol.EventMessage,
+    "finish": protocol.FinishReport,
+    "fault": protocol.FaultReport,
+    "start": protocol.StartReport,
+    "give_back": protocol.GiveBackReport,
 }
 DEFAULTS = {
     name: {field: value for field, value in form._field_defaults.items() if value is not None}

@@ -14,7 +14,7 @@ from myrmidon.bot.commands.command_process import CommandProcess
 from myrmidon.bot.commands.command_watcher import CommandWatcher
 from myrmidon.bot.commands.seat import InvalidTask, path_below
 from myrmidon.bot.install import startup_config, updater
-from myrmidon.bot.protocol import Chunk, Fault, Finish, Output, Payload, Record
+from myrmidon.bot.protocol import Chunk, FaultReport, FinishReport, Output, Payload, Record
 from myrmidon.bot.run.watch import Watch
 from myrmidon.bot.storage import log_spool
 from myrmidon.bot.storage.log_spool import LogSpool
@@ -200,7 +200,7 @@ def test_a_journal_in_which_all_is_acknowledged_needs_no_disk(tmp_path: Path, mo
 
 
 def test_a_journal_keeps_records_of_every_kind(tmp_path: Path):
-    plain = Finish("a1", 'x"\\\n', exit_code=-9, duration=1e-06, stdout_size=0, stderr_size=7)
+    plain = FinishReport("a1", 'x"\\\n', exit_code=-9, duration=1e-06, stdout_size=0, stderr_size=7)
     full = plain._replace(
         run="a2",
         killed=True,
@@ -216,7 +216,7 @@ def test_a_journal_keeps_records_of_every_kind(tmp_path: Path):
     records = [
         Record(plain),
         Record(full, [Chunk(0, 0, b"x"), Chunk(1, 0, b"\xff")]),
-        Record(Fault("a3", "t", "bot_error", "ü")),
+        Record(FaultReport("a3", "t", "bot_error", "ü")),
     ]
     journal = ResultJournal(str(tmp_path / "journal"))
     journal.add_all(records)

@@ -136,14 +136,14 @@ class Welcome(NamedTuple):
 # ---------------------------------------------------------------- what the bot sends
 
 
-class Start(NamedTuple):
+class StartReport(NamedTuple):
     """A run has begun, and is not a short one."""
 
     run: str
     token: str
 
 
-class GiveBack(NamedTuple):
+class GiveBackReport(NamedTuple):
     """The bot will not start this run."""
 
     run: str
@@ -165,7 +165,7 @@ class Output(NamedTuple):
     payload: Payload
 
 
-class Finish(NamedTuple):
+class FinishReport(NamedTuple):
     """A run has ended, with or without success."""
 
     run: str
@@ -187,7 +187,7 @@ class Finish(NamedTuple):
     caches: dict[str, int] | None = None
 
 
-class Fault(NamedTuple):
+class FaultReport(NamedTuple):
     """The bot could not carry a run out; the server decides by ``kind`` what follows."""
 
     run: str
@@ -196,8 +196,8 @@ class Fault(NamedTuple):
     message: str = ""
 
 
-EndReport = Union[Finish, Fault]
-Report = Union[Start, GiveBack, Finish, Fault]
+EndReport = Union[FinishReport, FaultReport]
+Report = Union[StartReport, GiveBackReport, FinishReport, FaultReport]
 
 
 class Chunk(NamedTuple):
@@ -230,7 +230,7 @@ Held = Tuple[str, str]
 """A run that the bot has, and its token."""
 
 
-class Exchange(NamedTuple):
+class ExchangeMessage(NamedTuple):
     """Reports, output, heartbeat and claim in one request."""
 
     session: int
@@ -250,7 +250,7 @@ class Exchange(NamedTuple):
     config: str | None = None
 
 
-class Heartbeat(NamedTuple):
+class HeartbeatMessage(NamedTuple):
     """Renews the leases of runs."""
 
     session: int
@@ -259,7 +259,7 @@ class Heartbeat(NamedTuple):
     config: str | None = None
 
 
-class Handshake(NamedTuple):
+class HandshakeMessage(NamedTuple):
     """A bot has started, or continues its session. ``begun``: tasks that ran when an earlier process died."""
 
     bot_id: str
@@ -275,7 +275,7 @@ class Handshake(NamedTuple):
     maintenance: str | None = None
 
 
-class Event(NamedTuple):
+class EventMessage(NamedTuple):
     """An event for the owner of the bot. ``ended``: the bot will not return by itself."""
 
     session: int
@@ -285,7 +285,12 @@ class Event(NamedTuple):
     ended: bool = False
 
 
-_TYPES: dict[Any, str] = {Start: "start", GiveBack: "give_back", Finish: "finish", Fault: "fault"}
+_TYPES: dict[Any, str] = {
+    StartReport: "start",
+    GiveBackReport: "give_back",
+    FinishReport: "finish",
+    FaultReport: "fault",
+}
 
 # ---------------------------------------------------------------- JSON
 
@@ -355,7 +360,7 @@ def _number(found: Any) -> float:
 
 
 def _read_report(found: dict[str, Any]) -> EndReport:
-    report: EndReport = decode(Finish if found["type"] == "finish" else Fault, found)
+    report: EndReport = decode(FinishReport if found["type"] == "finish" else FaultReport, found)
     return report
 
 
@@ -384,7 +389,7 @@ _READERS: dict[Any, dict[str, Callable[[Any], Any]]] = {
     Value: {"payload": b64decode},
     Record: {"report": _read_report, "logs": _all(Chunk)},
     Chunk: {"data": b64decode},
-    Finish: {"outputs": _all(Output)},
+    FinishReport: {"outputs": _all(Output)},
     Output: {"payload": _one(Payload)},
     Payload: {"inline": b64decode},
 }  # fmt: skip

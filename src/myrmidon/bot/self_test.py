@@ -53,7 +53,7 @@ def _check_zip() -> int:
     from myrmidon.bot.hooks import loader, swarming_api
     from myrmidon.bot.install import startup_config, updater
     from myrmidon.bot.machine.named_caches import NamedCaches
-    from myrmidon.bot.protocol import Finish, Task
+    from myrmidon.bot.protocol import FinishReport, Task
     from myrmidon.bot.run.isolation import Isolation, base_environment
     from myrmidon.bot.run.run import Run
     from myrmidon.bot.run.watch import Watch
@@ -74,7 +74,7 @@ def _check_zip() -> int:
         task = Task("0", "0", 60, 1, command=[sys.executable, "-I", "-S", "-c", "print('test')"])
         record = CommandRunner(seat, watcher, NamedCaches(f"{folder}/c")).execute(Run(task))
     report = record.report if record is not None else None
-    has_run = isinstance(report, Finish) and (report.exit_code, report.stdout_size) == (0, len("test\n"))
+    has_run = isinstance(report, FinishReport) and (report.exit_code, report.stdout_size) == (0, len("test\n"))
     if not all(map(callable, loaded)) or not has_run:
         sys.stderr.write(f"the test command failed: {record}\n")
         return 1

@@ -28,7 +28,7 @@ from myrmidon.bot.link.next_action import SHUTDOWN_S
 from myrmidon.bot.link.session_loop import SessionLoop
 from myrmidon.bot.machine.environment_cache import EnvironmentCache, EnvironmentOffer
 from myrmidon.bot.machine.named_caches import NamedCaches
-from myrmidon.bot.protocol import Finish
+from myrmidon.bot.protocol import FinishReport
 from myrmidon.bot.run import reports
 from myrmidon.bot.run.isolation import Isolation, base_environment
 from myrmidon.bot.run.run import Run
@@ -64,17 +64,17 @@ class Worker:
         self.spool = LogSpool(os.path.join(startup.folder, "spool"))
         self.caches = NamedCaches(os.path.join(startup.folder, "c"))
         self.journal = ResultJournal(os.path.join(startup.folder, "journal"))
-        self.common = Watch(self.spool)
-        self.watcher = CommandWatcher(self.common, self._on_unkillable)
+        self.watch = Watch(self.spool)
+        self.watcher = CommandWatcher(self.watch, self._on_unkillable)
         suspect_tasks = last_started_tasks(startup.folder)  # before a seat overwrites what an earlier process has left
         self.seats = [_make_seat(startup, number) for number in range(MAX_RUNS)]
         self.run_queue = RunQueue(self.journal.recovered, startup.slots, MAX_RUNS)
         self.session_loop = loop = SessionLoop(
-            startup, self.run_queue, journal=self.journal, spool=self.spool, caches=self.caches, common=self.common
+            startup, self.run_queue, journal=self.journal, spool=self.spool, caches=self.caches, watch=self.watch
         )
         loop.suspect_tasks = suspect_tasks
         self.journal.on_error = loop.reporter.report_error
-        self.watcher.on_output = loop.notify_output
+        self.watch.on_output = loop.notify_output
         self.transfers = FileTransfers(startup.server, lambda: loop.http.bearer, lambda: loop.http.extra)
         self.task_hooks = TaskHooks(loop.status)
         self.function_loop = self._make_function_loop(startup)
@@ -93,14 +93,13 @@ class Worker:
             self.run_queue,
             launcher,
             RunFiles(launcher.shared, self.transfers, environments),
-            self.common,
+            self.watch,
             self.journal,
             server=startup.server,
             bot_id=startup.bot_id,
             report_error=session_loop.reporter.report_error,
         )
         function_loop.on_results = session_loop.notify
-        function_loop.on_output = session_loop.notify_output
         function_loop.on_success = session_loop.note_success
         function_loop.usd_per_s = lambda: session_loop.status.usd_per_s
         return function_loop
@@ -154,7 +153,7 @@ class Worker:
             run_queue.finish([(run, record)])
             self.session_loop.notify()
             self.task_hooks.after_task(run, record)
-            if record is not None and isinstance(record.report, Finish) and record.report.exit_code == 0:
+            if record is not None and isinstance(record.report, FinishReport) and record.report.exit_code == 0:
                 self.session_loop.note_success()
 
     def on_signal(self, _number: int, _: object) -> None:

@@ -10,7 +10,7 @@ import pytest
 from myrmidon.bot.link.answers import Answers
 from myrmidon.bot.link.directives import Directives
 from myrmidon.bot.link.link_state import LinkState
-from myrmidon.bot.protocol import Answer, Fault, Unreadable
+from myrmidon.bot.protocol import Answer, FaultReport, Unreadable
 from myrmidon.bot.run.run_queue import RunQueue
 from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.storage.result_journal import ResultJournal
@@ -83,8 +83,8 @@ def test_tasks_that_cannot_be_run_end_at_once_with_the_reason(bot: Bot):
     tasks = [a_task("r2", problem="its input is gone"), Unreadable("r3", "t", "it makes no sense"), a_task("r4")]
     bot.ask(Answer(tasks=tasks), n=3)
     assert [record.report for record in bot.queue.finished] == [
-        Fault("r2", "t", "client_error", "its input is gone"),
-        Fault("r3", "t", "bot_error", "it makes no sense"),
+        FaultReport("r2", "t", "client_error", "its input is gone"),
+        FaultReport("r3", "t", "bot_error", "it makes no sense"),
     ]
     assert (list(bot.queue.runs), list(bot.journal.open_runs)) == (["r1", "r4"], ["r2", "r3"])
 

@@ -42,7 +42,7 @@ def a_link(**changed: Any) -> LinkState:
 
 
 def a_request(**fields: Any) -> ExchangeRequest:
-    return ExchangeRequest(protocol.Exchange(1, **fields))
+    return ExchangeRequest(protocol.ExchangeMessage(1, **fields))
 
 
 def long_run(ran_s: float = 5.0, **more: Any) -> Work:
@@ -256,7 +256,7 @@ def test_a_claim_that_finds_no_more_says_so_for_the_kinds_that_it_accepts():
     [
         ({"n": 2, "wait_s": 9.0}, None),
         ({"wait_s": 9.0}, None),
-        ({"n": 2, "wait_s": 9.0, "reports": [protocol.Start("r0", "t")]}, 0.0),
+        ({"n": 2, "wait_s": 9.0, "reports": [protocol.StartReport("r0", "t")]}, 0.0),
     ],
 )
 def test_an_interrupted_request_is_repeated_only_if_something_would_be_lost(body: dict[str, Any], left: float | None):
@@ -292,7 +292,7 @@ def test_a_request_that_changes_nothing_is_forgotten_when_it_fails():
     bodies: list[tuple[dict[str, Any], bool]] = [
         ({}, False),
         ({"n": 1}, True),
-        ({"reports": [protocol.Start("r0", "t")]}, True),
+        ({"reports": [protocol.StartReport("r0", "t")]}, True),
         ({"logs": [protocol.LogPiece("r0", "t", 0, 0, b"")]}, False),
     ]
     for body, kept in bodies:

@@ -17,7 +17,7 @@ class WithoutFolder(SessionLoop):
         self.folder = folder
         self.steps = 0
         self.link = LinkState(0.0)
-        self.run_queue = self.status = self.reporter = self.common = Surroundings(self)  # type: ignore[assignment]
+        self.run_queue = self.status = self.reporter = self.watch = Surroundings(self)  # type: ignore[assignment]
 
     def _step(self) -> None:
         self.steps += 1

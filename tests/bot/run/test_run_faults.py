@@ -14,7 +14,7 @@ from myrmidon.bot.commands.command_watcher import CommandWatcher
 from myrmidon.bot.commands.seat import Seat
 from myrmidon.bot.link.file_transfers import THREADS
 from myrmidon.bot.machine.named_caches import NamedCaches
-from myrmidon.bot.protocol import Finish
+from myrmidon.bot.protocol import FinishReport
 from myrmidon.bot.run.isolation import Isolation
 from myrmidon.bot.run.run import Run
 from myrmidon.bot.run.watch import KILL, NOTHING, TERMINATE, UNKILLABLE, UNKILLABLE_AFTER_S, Watch
@@ -126,7 +126,7 @@ def test_a_command_that_is_told_to_end_before_its_process_exists_is_not_started(
     each.request_end("killed")
     record = a_runner(tmp_path).run(each)
     assert record is not None
-    assert isinstance(record.report, Finish)
+    assert isinstance(record.report, FinishReport)
     assert (record.report.killed, (tmp_path / "begun").exists()) == (True, False)
     lost = a_run(command=["/bin/true"])
     lost.request_end("lost")

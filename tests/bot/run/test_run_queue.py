@@ -190,8 +190,8 @@ def test_a_request_holds_results_what_is_returned_and_what_is_held(tmp_path: Pat
     queue.request_end("unwanted", "killed")
     message = a_request(queue, LogSpool(str(tmp_path)), n=2).message
     assert [(type(report).__name__, report.run) for report in message.reports] == [
-        ("Finish", "done"),
-        ("GiveBack", "unwanted"),
+        ("FinishReport", "done"),
+        ("GiveBackReport", "unwanted"),
     ]
     assert message.holds == [("current", "t"), ("next", "t")]
     assert a_request(queue, LogSpool(str(tmp_path)), n=1, holds=False).message.holds == ()

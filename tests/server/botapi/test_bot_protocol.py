@@ -30,17 +30,17 @@ TO_BOT: list[tuple[Any, Any, set[str]]] = [
 ]
 """The last are the fields that the bot does not read."""
 TO_SERVER: list[tuple[Any, Any, set[str]]] = [
-    (protocol.Start, messages.StartReport, set()),
-    (protocol.GiveBack, messages.GiveBackReport, set()),
+    (protocol.StartReport, messages.StartReport, set()),
+    (protocol.GiveBackReport, messages.GiveBackReport, set()),
     (protocol.Payload, messages.ReportedPayload, set()),
     (protocol.Output, messages.ReportedValue, set()),
-    (protocol.Finish, messages.FinishReport, {"outputs_ref"}),
-    (protocol.Fault, messages.FaultReport, {"signal", "oom", "cost_usd"}),
+    (protocol.FinishReport, messages.FinishReport, {"outputs_ref"}),
+    (protocol.FaultReport, messages.FaultReport, {"signal", "oom", "cost_usd"}),
     (protocol.LogPiece, messages.LogPiece, set()),
-    (protocol.Exchange, messages.ExchangeRequest, set()),
-    (protocol.Heartbeat, messages.HeartbeatRequest, set()),
-    (protocol.Handshake, messages.HandshakeRequest, set()),
-    (protocol.Event, messages.BotEvent, set()),
+    (protocol.ExchangeMessage, messages.ExchangeRequest, set()),
+    (protocol.HeartbeatMessage, messages.HeartbeatRequest, set()),
+    (protocol.HandshakeMessage, messages.HandshakeRequest, set()),
+    (protocol.EventMessage, messages.BotEvent, set()),
 ]
 """The last are the fields that the bot does not send."""
 
@@ -92,14 +92,14 @@ def test_a_full_exchange_arrives_as_it_was_sent():
         protocol.Output("int64", protocol.Payload(digest="d", size=9)),
         protocol.Output("bool", protocol.Payload()),
     ]
-    finish = protocol.Finish("r1", "t1", 3, 0.5, 1, 2, killed=True, outputs=outputs, stats={"cleanup": 0.1})
+    finish = protocol.FinishReport("r1", "t1", 3, 0.5, 1, 2, killed=True, outputs=outputs, stats={"cleanup": 0.1})
     reports = [
-        protocol.Start("r0", "t0"),
+        protocol.StartReport("r0", "t0"),
         finish._replace(message="m", error={"type": "ValueError", "bases": ["Exception"]}, caches={"c": 5}),
-        protocol.Fault("r2", "t2", "disk_full", "full"),
-        protocol.GiveBack("r3", "t3"),
+        protocol.FaultReport("r2", "t2", "disk_full", "full"),
+        protocol.GiveBackReport("r3", "t3"),
     ]
-    sent = protocol.Exchange(
+    sent = protocol.ExchangeMessage(
         7, 8, 2, 6, "functions", 4, 0.5, reports, [protocol.LogPiece("r1", "t1", 1, 5, b"\xfe", [(9, 5)])],
         [("r1", "t1")], ["r1"], {"r1": 0.5}, {"a": 1}, {"os": ["Linux"]}, "c1",
     )  # fmt: skip

@@ -23,7 +23,7 @@ from myrmidon.bot.commands.seat import InvalidTask, Seat
 from myrmidon.bot.commands.task_files import has_placeholders
 from myrmidon.bot.commands.task_hooks import TaskHooks
 from myrmidon.bot.machine.named_caches import NamedCaches
-from myrmidon.bot.protocol import Finish, Payload, Record, Task
+from myrmidon.bot.protocol import FinishReport, Payload, Record, Task
 from myrmidon.bot.run import reports
 from myrmidon.bot.run.reports import TransferFailed
 from myrmidon.bot.run.run import STORING, Run
@@ -117,7 +117,7 @@ class CommandRunner:
         A machine that shuts down sends SIGTERM to the command and to the bot alike: that is a fault.
         """
         report = record.report if record is not None else None
-        if record is None or not isinstance(report, Finish):
+        if record is None or not isinstance(report, FinishReport):
             return record
         if report.exit_code == -signal.SIGTERM and self.is_stopping() and not run.end_reason:
             message = "the machine was shut down: the command and the bot received SIGTERM"
@@ -245,11 +245,11 @@ class CommandRunner:
         if code and not run.end_reason and filesystem.is_nearly_full(self.seat.workdir.root):
             return reports.fault(run, "disk_full", f"the command failed with exit code {code} while the disk was full")
         record = reports.of_end(run, duration, code)
-        if run.task.output_types and record is not None and isinstance(record.report, Finish):
+        if run.task.output_types and record is not None and isinstance(record.report, FinishReport):
             return self._add_outputs(run, record, record.report)
         return record
 
-    def _add_outputs(self, run: Run, record: Record, report: Finish) -> Record | None:
+    def _add_outputs(self, run: Run, record: Record, report: FinishReport) -> Record | None:
         """Add what a command has written for other tasks. One that succeeds without all of it has failed."""
         has_succeeded = report.exit_code == 0 and not run.end_reason
         run.state = STORING

@@ -12,9 +12,8 @@ import time
 from collections.abc import Callable
 
 from myrmidon.bot.commands.command_process import CommandProcess
-from myrmidon.bot.run import watch
 from myrmidon.bot.run.run import Run
-from myrmidon.bot.run.watch import Watch
+from myrmidon.bot.run.watch import NOTHING, TERMINATE, UNKILLABLE, Watch
 from myrmidon.bot.system import clock, processes
 
 QUICK_S = 0.02
@@ -28,17 +27,16 @@ class CommandWatcher(threading.Thread):
     """``running``: the commands that have a process, by run.
 
     ``lock`` is held while output is read or a process is signalled, so that neither happens after the command has
-    ended: then its pid and file descriptors may have been reused. ``on_output``: called when there is output to send.
+    ended: then its pid and file descriptors may have been reused.
     """
 
-    def __init__(self, common: Watch, on_unkillable: Callable[[Run], None]) -> None:
+    def __init__(self, watch: Watch, on_unkillable: Callable[[Run], None]) -> None:
         super().__init__(name="watcher", daemon=True)
-        self.common = common
+        self.watch = watch
         self.on_unkillable = on_unkillable
         self.lock = threading.Lock()
         self.busy = threading.Event()
         self.running: dict[str, CommandProcess] = {}
-        self.on_output: Callable[[], None] = lambda: None
 
     # ---------------------------------------------------------------- called by the threads that run commands
 
@@ -55,7 +53,7 @@ class CommandWatcher(threading.Thread):
         for stream, reader in enumerate(process.readers):
             unread = processes.unread_bytes(reader)
             while unread > 0 and (data := processes.read_pipe(reader, min(unread, _READ_BYTES))):
-                self.common.store_output(process.run, stream, data, to_spool=False)
+                self.watch.store_output(process.run, stream, data, to_spool=False)
                 unread -= len(data)
 
     def release(self, process: CommandProcess) -> None:
@@ -78,11 +76,11 @@ class CommandWatcher(threading.Thread):
             now = clock.boottime()
             watched = [one for one in running if now - one.run.begun >= QUICK_S and not one.has_ended]
             if watched:
-                self._watch(watched, now)
+                self._look_at(watched, now)
             else:
                 time.sleep(QUICK_S)
 
-    def _watch(self, watched: list[CommandProcess], now: float) -> None:
+    def _look_at(self, watched: list[CommandProcess], now: float) -> None:
         """Look at commands once, and wait for output. One that cannot be watched is killed: nothing would end it."""
         poll = select.poll()
         readers: dict[int, CommandProcess] = {}
@@ -109,13 +107,13 @@ class CommandWatcher(threading.Thread):
         if not process.is_known:
             process.is_known = True
             processes.prefer_for_oom_kill(process.pid)
-        self.common.check_limits(run, now)
-        step = self.common.next_step(run, now)
-        if step != watch.NOTHING:
-            self._signal(process, kill=step != watch.TERMINATE)
-        if step == watch.UNKILLABLE and not process.has_ended:
+        self.watch.check_limits(run, now)
+        step = self.watch.next_step(run, now)
+        if step != NOTHING:
+            self._signal(process, kill=step != TERMINATE)
+        if step == UNKILLABLE and not process.has_ended:
             self.on_unkillable(run)
-        return self.common.room(run, now) > 0
+        return self.watch.room(run, now) > 0
 
     def _read_output(self, process: CommandProcess, reader: int) -> None:
         """Move the content of a pipe to the spool."""
@@ -125,14 +123,14 @@ class CommandWatcher(threading.Thread):
             try:
                 data = processes.read_pipe(reader, _READ_BYTES)
             except OSError as error:
-                self.common.end_without_output(process.run, error)
+                self.watch.end_without_output(process.run, error)
                 data = b""
             if data == b"":
                 del process.streams[reader]  # else poll would return at once from now on
             if not data:
                 return
-            self.common.store_output(process.run, process.readers.index(reader), data, to_spool=True)
-        self.on_output()
+            self.watch.store_output(process.run, process.readers.index(reader), data, to_spool=True)
+        self.watch.on_output()
 
     def _signal(self, process: CommandProcess, *, kill: bool) -> None:
         """Send SIGTERM, or SIGKILL to all processes; those that appear meanwhile are killed when it has ended."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from myrmidon.bot.machine.status import BotStatus
-from myrmidon.bot.protocol import Finish, Record
+from myrmidon.bot.protocol import FinishReport, Record
 from myrmidon.bot.run.run import Run
 
 
@@ -44,8 +44,8 @@ class TaskHooks:
         if not hooks.functions or not hooks.has("on_after_task"):
             return
         report = record.report if record is not None else None
-        is_internal = not isinstance(report, Finish)
-        finish = report if isinstance(report, Finish) else Finish(run.id, run.token)
+        is_internal = not isinstance(report, FinishReport)
+        finish = report if isinstance(report, FinishReport) else FinishReport(run.id, run.token)
         summary = {
             "task_id": run.id,
             "exit_code": finish.exit_code,

@@ -10,7 +10,7 @@ import logging
 from myrmidon.bot.link.directives import Directives
 from myrmidon.bot.link.exchange import ExchangeRequest
 from myrmidon.bot.link.link_state import LinkState
-from myrmidon.bot.protocol import Answer, Start, Task
+from myrmidon.bot.protocol import Answer, StartReport, Task
 from myrmidon.bot.run import reports
 from myrmidon.bot.run.run import Run
 from myrmidon.bot.run.run_queue import RunQueue
@@ -58,7 +58,7 @@ class Answers:
     def _apply_replies(self, request: ExchangeRequest, answer: Answer) -> None:
         """Forget what was delivered; stop a run that was cancelled or is no longer this bot's."""
         for report, reply in zip(request.message.reports, answer.replies):
-            if isinstance(report, Start) and reply.stop:
+            if isinstance(report, StartReport) and reply.stop:
                 is_ours = reply.outcome in ("accepted", "repeated")
                 self._accept_stop(report.run, "killed" if is_ours else "lost")
         for run in self.acknowledge(request):

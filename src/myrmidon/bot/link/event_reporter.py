@@ -11,7 +11,7 @@ import logging
 from collections import deque
 
 from myrmidon.bot.link.http_client import HttpClient, HttpError, Interrupted, NoResponse
-from myrmidon.bot.protocol import Event, encode
+from myrmidon.bot.protocol import EventMessage, encode
 from myrmidon.bot.system import clock
 
 REPEAT_S = 600.0
@@ -64,7 +64,7 @@ class EventReporter:
     def send(self, kind: str, message: str, bad_release: str = "", *, ended: bool = False) -> bool:
         """Send an event now; False when it must be sent again. ``ended``: the bot will not return by itself."""
         log.info("%s: %s", kind, message)
-        event = Event(self.session, kind, message[:MAX_MESSAGE_CHARS], bad_release or None, ended)
+        event = EventMessage(self.session, kind, message[:MAX_MESSAGE_CHARS], bad_release or None, ended)
         try:
             self.http.post("/bot/v1/event", encode(event))
         except HttpError as error:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from myrmidon.bot.link import next_action as actions
 from myrmidon.bot.link.link_state import ANY, FUNCTIONS, LinkState
-from myrmidon.bot.protocol import Exchange, GiveBack, LogPiece, Record, Start
+from myrmidon.bot.protocol import ExchangeMessage, GiveBackReport, LogPiece, Record, StartReport
 from myrmidon.bot.run.run import MAX_INLINE_BYTES, Run
 from myrmidon.bot.run.run_queue import MAX_TASKS, RunQueue
 from myrmidon.bot.storage.log_spool import LogSpool
@@ -32,7 +32,7 @@ class ExchangeRequest:
     )  # fmt: skip
 
     def __init__(
-        self, message: Exchange, records: Sequence[Record] = (), spooled: Sequence[tuple[str, int, int]] = ()
+        self, message: ExchangeMessage, records: Sequence[Record] = (), spooled: Sequence[tuple[str, int, int]] = ()
     ) -> None:
         self.message = message
         self.records = records
@@ -82,7 +82,7 @@ class RequestBuilder:
         self.run_queue = run_queue
         self.spool = spool
 
-    def build(self, action: actions.Exchange, head: Exchange) -> ExchangeRequest:
+    def build(self, action: actions.Exchange, head: ExchangeMessage) -> ExchangeRequest:
         """The request of a decision, now pending. ``head`` has what is not about runs."""
         link, queue = self.link, self.run_queue
         long_runs = queue.long_runs()
@@ -104,8 +104,8 @@ class RequestBuilder:
             progress=queue.take_progress(clock.boottime()),
             reports=[
                 *(record.report for record in records),
-                *(Start(run.id, run.token) for run in starts),
-                *(GiveBack(run.id, run.token) for run in queue.take_returned()),
+                *(StartReport(run.id, run.token) for run in starts),
+                *(GiveBackReport(run.id, run.token) for run in queue.take_returned()),
             ],
             logs=[*(_piece(record, *chunk) for record in records for chunk in record.logs), *live],
             holds=queue.held() if action.holds else (),

@@ -28,7 +28,7 @@ from myrmidon.bot.link.log_uploader import LogNotWanted, LogUploader
 from myrmidon.bot.link.work_reader import WorkReader
 from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.machine.status import BotStatus
-from myrmidon.bot.protocol import Answer, Exchange, Handshake, Heartbeat, Welcome, decode, encode
+from myrmidon.bot.protocol import Answer, ExchangeMessage, HandshakeMessage, HeartbeatMessage, Welcome, decode, encode
 from myrmidon.bot.run.run import ENDED, Run
 from myrmidon.bot.run.run_queue import RunQueue
 from myrmidon.bot.run.watch import Watch
@@ -57,13 +57,13 @@ class SessionLoop:
         journal: ResultJournal,
         spool: LogSpool,
         caches: NamedCaches,
-        common: Watch,
+        watch: Watch,
     ) -> None:
         self.startup = startup
         self.run_queue = run_queue
         self.journal = journal
         self.spool = spool
-        self.common = common
+        self.watch = watch
         self.started = clock.boottime()
         self.session = startup.next_session()
         self.version = updater.own_version()
@@ -148,7 +148,7 @@ class SessionLoop:
                 self._report_exception(error)
                 self.link.retry_s = retry_delay(self.link.failed(clock.boottime()) + 2)
                 run_queue.pause(self.link.retry_s)  # the step may fail before it waits, as without the bot's folder
-            self.common.server_unreachable = self.link.unreachable
+            self.watch.server_unreachable = self.link.unreachable
 
     def _report_exception(self, error: Exception) -> None:
         self.reporter.report_error(f"{error!r}\n{traceback.format_exc()[-1500:]}")
@@ -217,7 +217,7 @@ class SessionLoop:
         startup, status = self.startup, self.status
         self.http.set_extra_headers(status.headers)
         health = status.health_reasons()
-        message = Handshake(
+        message = HandshakeMessage(
             bot_id=startup.bot_id,
             session=self.session,
             new_process=self.is_new_process,
@@ -265,7 +265,7 @@ class SessionLoop:
         """The request of a decision; ``changes``: of the bot's state and dimensions."""
         if action.log:
             self.link.log_sent(clock.boottime())
-        return self.requests.build(action, Exchange(self.session, config=self.status.config, **changes))
+        return self.requests.build(action, ExchangeMessage(self.session, config=self.status.config, **changes))
 
     def _send(self, request: ExchangeRequest) -> None:
         """Send a request and apply its answer; on failure it stays pending if it must be repeated.
@@ -324,7 +324,9 @@ class SessionLoop:
     def _heartbeat(self) -> None:
         """Extend the leases of all claimed runs; the answer may contain stops and a directive."""
         queue = self.run_queue
-        message = Heartbeat(self.session, queue.held(), queue.take_progress(clock.boottime()), self.status.config)
+        message = HeartbeatMessage(
+            self.session, queue.held(), queue.take_progress(clock.boottime()), self.status.config
+        )
         answer = decode(Answer, self.http.post("/bot/v1/heartbeat", encode(message)))
         self.link.answered(clock.boottime())
         self.answers.apply_orders(answer)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from myrmidon.bot.protocol import Chunk, Fault, Finish, Record, Task, Unreadable
+from myrmidon.bot.protocol import Chunk, FaultReport, FinishReport, Record, Task, Unreadable
 from myrmidon.bot.run.run import Run
 from myrmidon.bot.system import filesystem
 
@@ -42,7 +42,7 @@ def problem_of(error: BaseException, what: str) -> Problem:
 def finish(run: Run, duration: float, exit_code: int, **more: Any) -> Record:
     """The record of a run that was carried out. ``more``: further fields of the report."""
     reason = run.end_reason
-    report = Finish(
+    report = FinishReport(
         run.id,
         run.token,
         exit_code,
@@ -73,13 +73,13 @@ def start_failure(run: Run, duration: float, exit_code: int, message: str) -> Re
 
 def fault(run: Run, kind: str, message: str) -> Record:
     """The record of a run that the bot could not carry out."""
-    return Record(Fault(run.id, run.token, kind, message), run.log_chunks())
+    return Record(FaultReport(run.id, run.token, kind, message), run.log_chunks())
 
 
 def refusal(task: Task | Unreadable) -> Record:
     """The record of a task that cannot be run here: the server, or the bot when it read it, has found a problem."""
     kind = "client_error" if isinstance(task, Task) else "bot_error"
-    return Record(Fault(task.run, task.token, kind, task.problem))
+    return Record(FaultReport(task.run, task.token, kind, task.problem))
 
 
 def of_problem(run: Run, duration: float, problem: Problem) -> Record:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from myrmidon.bot.run.run import Run
 from myrmidon.bot.storage.log_spool import LogSpool
 from myrmidon.bot.system import clock, filesystem
@@ -16,11 +18,15 @@ NOTHING, TERMINATE, KILL, UNKILLABLE = "nothing", "terminate", "kill", "unkillab
 
 
 class Watch:
-    """Used by the threads that watch runs. ``server_unreachable``: the server takes no output now."""
+    """Used by the threads that watch runs. ``server_unreachable``: the server takes no output now.
+
+    ``on_output``: called when a run that goes on has written something.
+    """
 
     def __init__(self, spool: LogSpool) -> None:
         self.spool = spool
         self.server_unreachable = False
+        self.on_output: Callable[[], None] = lambda: None
 
     def check_limits(self, run: Run, now: float) -> None:
         """Request the end of a run that exceeds its limits."""

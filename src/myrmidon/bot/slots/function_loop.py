@@ -16,11 +16,11 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Callable
 
-from myrmidon.bot.protocol import Finish, Output, Payload, Record
-from myrmidon.bot.run import reports, watch
+from myrmidon.bot.protocol import FinishReport, Output, Payload, Record
+from myrmidon.bot.run import reports
 from myrmidon.bot.run.run import ENDED, FETCHING, LONG_S, STORING, WAITING, Run
 from myrmidon.bot.run.run_queue import Ended, RunQueue
-from myrmidon.bot.run.watch import Watch
+from myrmidon.bot.run.watch import NO_LIMIT, NOTHING, TERMINATE, UNKILLABLE_AFTER_S, Watch
 from myrmidon.bot.slots import endings
 from myrmidon.bot.slots.executor_process import BrokenProtocol, ExecutorProcess
 from myrmidon.bot.slots.launcher import Launcher
@@ -51,8 +51,7 @@ class FunctionLoop(threading.Thread):
     ``has_news``: the session thread must look at the functions now, even if it waits at the server.
 
     Set before the start: ``usd_per_s``: the price of this machine; ``on_results``: called when the server must be told
-    something; ``on_output``: when a function that takes long has written something; ``on_success``: when a function
-    has ended without an error.
+    something; ``on_success``: when a function has ended without an error.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class FunctionLoop(threading.Thread):
         run_queue: RunQueue,
         launcher: Launcher,
         files: RunFiles,
-        common: Watch,
+        watch: Watch,
         journal: ResultJournal,
         *,
         server: str,
@@ -72,7 +71,7 @@ class FunctionLoop(threading.Thread):
         self.work = run_queue.functions
         self.launcher = launcher
         self.files = files
-        self.watch = common
+        self.watch = watch
         self.journal = journal
         self.server = server
         self.bot_id = bot_id
@@ -88,7 +87,6 @@ class FunctionLoop(threading.Thread):
         self.closing = self.has_news = False
         self.usd_per_s: Callable[[], float] = lambda: 0.0
         self.on_results: Callable[[], None] = lambda: None
-        self.on_output: Callable[[], None] = lambda: None
         self.on_success: Callable[[], None] = lambda: None
         self.wake_reader, self.wake_writer = os.pipe()
         os.set_blocking(self.wake_reader, False)
@@ -177,14 +175,16 @@ class FunctionLoop(threading.Thread):
     def _take_done(self) -> None:
         """Go on with the runs whose files have come, and report those whose results are stored."""
         if self.files.environments.move_output(self.apart.values(), self.watch):
-            self.on_output()
+            self.watch.on_output()
         while self.files.done:
             run, problem, record = self.files.done.popleft()
             if self.apart.get(run.id) is not run:
                 continue  # it was returned, or told to end, meanwhile
             del self.apart[run.id]
             if problem is not None:
-                duration = record.report.duration if record is not None and isinstance(record.report, Finish) else 0.0
+                duration = (
+                    record.report.duration if record is not None and isinstance(record.report, FinishReport) else 0.0
+                )
                 self._end(run, reports.of_problem(run, duration, problem))
             elif record is not None:
                 self._end(run, record)
@@ -283,7 +283,7 @@ class FunctionLoop(threading.Thread):
         """The record of an answered run. Raises KeyError, TypeError or ValueError if the answer is invalid."""
         end = (int(answer["out"]), int(answer["err"]))
         if end[0] != executor.ends[0] or end[1] != executor.ends[1]:
-            executor.read_output(run, self.watch, end, watch.NO_LIMIT)
+            executor.read_output(run, self.watch, end, NO_LIMIT)
         seconds = max(0.0, float(answer.get("seconds", now - run.begun)))
         self.spent.append(seconds)
         self.pool.stats.add(run, seconds)
@@ -335,7 +335,7 @@ class FunctionLoop(threading.Thread):
                 self._remove(slot, executor, status, now)
             elif executor.ending == "closed" and now - executor.ending_at > TICK_S:
                 executor.kill("closed", now)
-            elif now - executor.ending_at > watch.UNKILLABLE_AFTER_S:
+            elif now - executor.ending_at > UNKILLABLE_AFTER_S:
                 self.report_error(f"process {executor.pid} with functions cannot be killed")
                 self._remove(slot, executor, None, now)
         self.pool.reap()
@@ -399,7 +399,7 @@ class FunctionLoop(threading.Thread):
                 self._note_long(run, now)
                 blocked += ran_s > BLOCKED_S
                 if executor.move_output(run, self.watch, now):
-                    self.on_output()
+                    self.watch.on_output()
                 if executor.has_too_much_memory(run, measure=measure):
                     executor.kill("memory", now)
             self.watch.check_limits(run, now)
@@ -441,9 +441,9 @@ class FunctionLoop(threading.Thread):
             self._receive(executor.channel.reader)
         if executor.pending and executor.pending[0] is run:
             step = self.watch.next_step(run, now)
-            if step == watch.TERMINATE:
+            if step == TERMINATE:
                 executor.terminate()
-            elif step != watch.NOTHING and not executor.ending:
+            elif step != NOTHING and not executor.ending:
                 executor.kill("told to end", now)
         if is_new:
             executor.resume()

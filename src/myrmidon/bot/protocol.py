@@ -38,16 +38,10 @@ class Function(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A value: its bytes if they are few, else the digest of a file."""
+    """An input of a function: its bytes if they are few, else the digest of a file.
 
-    type: str
-    payload: bytes | None = None
-    digest: str | None = None
-    size: int | None = None
-
-
-class Input(NamedTuple):
-    """An input of a function. With ``parts`` the payload is the shape in which they are placed."""
+    With ``parts`` the bytes are the shape in which they are placed, or absent for a list of them.
+    """
 
     type: str
     payload: bytes | None = None
@@ -75,7 +69,7 @@ class Task(NamedTuple):
     merge_output: bool = False
     lease_s: float = 300.0
     function: Function | None = None
-    inputs: Sequence[Input] = ()
+    inputs: Sequence[Value] = ()
     output_types: Sequence[str] = ()
     task_id: str = ""
     label: str = ""
@@ -383,10 +377,9 @@ _READERS: dict[Any, dict[str, Callable[[Any], Any]]] = {
         "secret_bytes": b64decode,
         "stdin": b64decode,
         "function": _one(Function),
-        "inputs": _all(Input),
+        "inputs": _all(Value),
     },
-    Input: {"payload": b64decode, "parts": _all(Value)},
-    Value: {"payload": b64decode},
+    Value: {"payload": b64decode, "parts": _all(Value)},
     Record: {"report": _read_report, "logs": _all(Chunk)},
     Chunk: {"data": b64decode},
     FinishReport: {"outputs": _all(Output)},

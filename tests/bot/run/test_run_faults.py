@@ -136,16 +136,25 @@ def test_a_command_that_is_told_to_end_before_its_process_exists_is_not_started(
 @pytest.mark.parametrize("make", [a_run, a_function])
 def test_both_kinds_end_by_the_same_limits(tmp_path: Path, make: Any):
     watch = Watch(LogSpool(str(tmp_path)))
-    each: Run = make(execution_timeout_s=10, io_timeout_s=5, grace_period_s=3)
+    each: Run = make(execution_timeout_s=10, grace_period_s=3)
     each.begin(100.0)
-    each.last_output_at = 104.0
-    watch.check_limits(each, 108.0)
-    assert (each.end_request, watch.next_step(each, 108.0)) == (None, NOTHING)
     watch.check_limits(each, 109.0)
-    assert [watch.next_step(each, now) for now in (109.0, 111.0, 112.0)] == [TERMINATE, NOTHING, KILL]
-    assert watch.next_step(each, 112.0 + UNKILLABLE_AFTER_S) == UNKILLABLE
-    watch.check_limits(each, 110.0)
-    assert each.end_reason == "io_timeout", "the first reason counts"
+    assert (each.end_request, watch.next_step(each, 109.0)) == (None, NOTHING)
+    for now, step in ((110.0, TERMINATE), (112.0, NOTHING), (113.0, KILL), (113.0 + UNKILLABLE_AFTER_S, UNKILLABLE)):
+        watch.check_limits(each, now)
+        assert watch.next_step(each, now) == step
+    assert each.end_reason == "hard_timeout"
+
+
+def test_a_command_must_not_be_silent_for_long_and_a_function_may(tmp_path: Path):
+    watch = Watch(LogSpool(str(tmp_path)))
+    for each, expected in ((a_run(io_timeout_s=5), ("io_timeout", 30)), (a_function(io_timeout_s=5), None)):
+        each.begin(100.0)
+        each.last_output_at = 104.0
+        watch.check_limits(each, 108.0)
+        assert each.end_request is None
+        watch.check_limits(each, 109.0)
+        assert each.end_request == expected
 
 
 def test_a_run_that_waits_for_room_for_its_output_is_not_silent(tmp_path: Path):

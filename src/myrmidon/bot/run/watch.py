@@ -29,12 +29,12 @@ class Watch:
         self.on_output: Callable[[], None] = lambda: None
 
     def check_limits(self, run: Run, now: float) -> None:
-        """Request the end of a run that exceeds its limits."""
-        if run.end_request is None:
-            if now >= run.deadline:
-                run.request_end("hard_timeout")
-            elif run.task.io_timeout_s and now >= run.last_output_at + run.task.io_timeout_s:
-                run.request_end("io_timeout")
+        """Request the end of a run that exceeds its limits. A function may be silent: it returns its results."""
+        silence_s = run.task.io_timeout_s if run.task.function is None else None
+        if now >= run.deadline:
+            run.request_end("hard_timeout")
+        elif silence_s and now >= run.last_output_at + silence_s:
+            run.request_end("io_timeout")
 
     def next_step(self, run: Run, now: float) -> str:
         """What to do with the process of a run: SIGTERM when it is to end, and SIGKILL after the grace period."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable
 
-from myrmidon.bot.protocol import Input, Task, Value
+from myrmidon.bot.protocol import Task, Value
 from myrmidon.bot.run.run import Run
 from myrmidon.bot.slots.executor_process import MAX_MESSAGE_BYTES, ExecutorProcess, frame_of
 from myrmidon.bot.system import filesystem
@@ -39,7 +39,7 @@ def run_frame(
         "package": function.package_name,
         "function": function.func_name,
         "signature": function.signature,
-        "inputs": [_input(given, path_of) for given in task.inputs],
+        "inputs": [_value(given, path_of) for given in task.inputs],
         "output_folder": os.path.join(executor.folder, "out"),
         "server": server,
         "token": task.api_token,
@@ -62,22 +62,18 @@ def run_frame(
     return frame_of({"op": "frame", "id": run.number, "path": path})
 
 
-def _input(given: Input, path_of: PathOf) -> dict[str, Any]:
-    found = _value(given, path_of)
+def _value(given: Value, path_of: PathOf) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if given.payload is not None:
+        found["data"] = given.payload
+    elif given.digest:
+        found["path"] = path_of(given.digest)
     if given.parts is not None:
         found["parts"] = [_value(part, path_of) for part in given.parts]
     return found
 
 
-def _value(given: Input | Value, path_of: PathOf) -> dict[str, Any]:
-    if given.payload is not None:
-        return {"data": given.payload}
-    return {"path": path_of(given.digest)} if given.digest else {}
-
-
 def digests_of(task: Task) -> set[str]:
     """The digests of all inputs and parts that are not in the message of the claim."""
-    values: list[Input | Value] = [*task.inputs]
-    for given in task.inputs:
-        values += given.parts or ()
+    values = [*task.inputs, *(part for given in task.inputs for part in given.parts or ())]
     return {value.digest for value in values if value.payload is None and value.digest}

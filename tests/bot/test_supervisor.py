@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from myrmidon.bot.commands.command_process import CommandProcess
-from myrmidon.bot.commands.command_watcher import CommandWatcher
+from myrmidon.bot.commands.command_watcher import CommandProcess, CommandWatcher
 from myrmidon.bot.commands.seat import InvalidTask, path_below
 from myrmidon.bot.install import startup_config, updater
 from myrmidon.bot.protocol import Chunk, FaultReport, FinishReport, Output, Payload, Record

@@ -194,7 +194,10 @@ def _make_launcher(startup: StartupConfig) -> Launcher:
 
 def _isolate(startup: StartupConfig, writable: str, readable: Sequence[str]) -> Isolation:
     """What starts processes that may write to one folder of the bot and read others."""
-    isolation = Isolation(startup.find_task_user())
+    return _restrict(startup, Isolation(startup.find_task_user()), writable, readable)
+
+
+def _restrict(startup: StartupConfig, isolation: Isolation, writable: str, readable: Sequence[str]) -> Isolation:
     if startup.isolation != startup_config.OFF:
         hidden = [*startup.hidden, startup.environments]
         isolation.use_landlock(startup.folder, writable=writable, readable=readable, hidden=hidden)
@@ -220,9 +223,7 @@ def _make_seat(startup: StartupConfig, number: int) -> Seat:
     """Where commands run: with their environment, and kept away from the bot as far as this machine can do that."""
     isolation = Isolation(startup.find_task_user())
     seat = Seat(startup.folder, isolation, _environment(startup, isolation.user), number)
-    if startup.isolation != startup_config.OFF:
-        hidden = [*startup.hidden, startup.environments]
-        isolation.use_landlock(startup.folder, writable=seat.workdir.root, readable=(seat.files.folder,), hidden=hidden)
+    _restrict(startup, isolation, seat.workdir.root, (seat.files.folder,))
     return seat
 
 

@@ -17,8 +17,7 @@ from contextlib import nullcontext
 from functools import partial
 
 from myrmidon.bot.commands.command_outputs import read_outputs
-from myrmidon.bot.commands.command_process import CommandProcess
-from myrmidon.bot.commands.command_watcher import CommandWatcher
+from myrmidon.bot.commands.command_watcher import CommandProcess, CommandWatcher
 from myrmidon.bot.commands.seat import InvalidTask, Seat
 from myrmidon.bot.commands.task_files import has_placeholders
 from myrmidon.bot.commands.task_hooks import TaskHooks

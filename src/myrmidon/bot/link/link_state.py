@@ -93,12 +93,6 @@ class LinkState:
     ``events_after``: events could not be sent and are tried again then.
     """
 
-    __slots__ = (
-        "active_at", "contact_at", "drained", "events_after", "failed_at", "failures", "has_session", "heartbeat_s",
-        "inline_logs", "log_resume_at", "log_sent_at", "log_stream", "nonce", "pending", "poll_after", "poll_s",
-        "received", "reported_health", "retry_s", "silent_s", "unreachable",
-    )  # fmt: skip
-
     def __init__(self, now: float) -> None:
         self.has_session = False
         self.reported_health: Health = (None, None)

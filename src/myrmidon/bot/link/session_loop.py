@@ -10,8 +10,7 @@ import contextlib
 import logging
 import os
 import traceback
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any
 
 from myrmidon.bot.install import updater
@@ -259,9 +258,7 @@ class SessionLoop:
         else:
             self._send(self._new_request(action))
 
-    def _new_request(
-        self, action: actions.Exchange, changes: Mapping[str, Any] = MappingProxyType({})
-    ) -> ExchangeRequest:
+    def _new_request(self, action: actions.Exchange, **changes: Any) -> ExchangeRequest:
         """The request of a decision; ``changes``: of the bot's state and dimensions."""
         if action.log:
             self.link.log_sent(clock.boottime())
@@ -301,7 +298,7 @@ class SessionLoop:
         hooks, bot = status.hooks, status.bot
         if hooks.has("on_before_poll"):
             hooks.call("on_before_poll", bot)
-        self._send(self._new_request(action, status.changes()))
+        self._send(self._new_request(action, **status.changes()))
         is_idle = self.run_queue.is_idle() and not self.directives.pending
         if is_idle and hooks.has("on_bot_idle"):
             hooks.call("on_bot_idle", bot, round(clock.boottime() - self.link.active_at, 3))

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 from myrmidon.bot import protocol
 from tests.deadline import HANG_S
 
-FORMS = {
+FORMS: dict[str, Any] = {
     "exchange": protocol.ExchangeMessage,
     "handshake": protocol.HandshakeMessage,
     "heartbeat": protocol.HeartbeatMessage,

@@ -213,9 +213,9 @@ def test_a_journal_keeps_records_of_every_kind(tmp_path: Path):
         caches={"one": 5},
     )
     records = [
-        Record(plain),
+        Record(plain, []),
         Record(full, [Chunk(0, 0, b"x"), Chunk(1, 0, b"\xff")]),
-        Record(FaultReport("a3", "t", "bot_error", "ü")),
+        Record(FaultReport("a3", "t", "bot_error", "ü"), []),
     ]
     journal = ResultJournal(str(tmp_path / "journal"))
     journal.add_all(records)

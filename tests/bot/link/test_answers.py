@@ -40,6 +40,9 @@ class Bot:
         request.sent_at = sent_at
         self.answers.apply_exchange(request, answer, sent_at, sent_at)
 
+    def end_request(self) -> tuple[str, float] | None:
+        return self.run.end_request
+
 
 @pytest.fixture
 def bot(tmp_path: Path) -> Bot:
@@ -67,10 +70,10 @@ def test_an_answer_without_news_is_asked_for_again_only_when_its_time_is_over(bo
 
 def test_a_stop_that_is_repeated_after_the_lease_has_no_grace(bot: Bot):
     bot.ask(Answer(stop=["r1"]))
-    assert bot.run.end_request == ("killed", 30)
+    assert bot.end_request() == ("killed", 30)
     bot.link.answered(bot.link.contact_at + 6)
     bot.ask(Answer(stop=["r1"]))
-    assert bot.run.end_request == ("killed", 0.0)
+    assert bot.end_request() == ("killed", 0.0)
 
 
 def test_the_server_is_told_which_runs_are_being_stopped(bot: Bot):
@@ -80,7 +83,11 @@ def test_the_server_is_told_which_runs_are_being_stopped(bot: Bot):
 
 
 def test_tasks_that_cannot_be_run_end_at_once_with_the_reason(bot: Bot):
-    tasks = [a_task("r2", problem="its input is gone"), Unreadable("r3", "t", "it makes no sense"), a_task("r4")]
+    tasks: list[Any] = [
+        a_task("r2", problem="its input is gone"),
+        Unreadable("r3", "t", "it makes no sense"),
+        a_task("r4"),
+    ]
     bot.ask(Answer(tasks=tasks), n=3)
     assert [record.report for record in bot.queue.finished] == [
         FaultReport("r2", "t", "client_error", "its input is gone"),

@@ -10,6 +10,7 @@ import pytest
 from msgspec import UNSET
 
 from myrmidon.bot import protocol
+from myrmidon.bot.link.exchange import ExchangeRequest
 from myrmidon.model.task_request import Cache
 from myrmidon.server.botapi import messages
 
@@ -93,7 +94,7 @@ def test_a_full_exchange_arrives_as_it_was_sent():
         protocol.Output("bool", protocol.Payload()),
     ]
     finish = protocol.FinishReport("r1", "t1", 3, 0.5, 1, 2, killed=True, outputs=outputs, stats={"cleanup": 0.1})
-    reports = [
+    reports: list[Any] = [
         protocol.StartReport("r0", "t0"),
         finish._replace(message="m", error={"type": "ValueError", "bases": ["Exception"]}, caches={"c": 5}),
         protocol.FaultReport("r2", "t2", "disk_full", "full"),
@@ -103,7 +104,11 @@ def test_a_full_exchange_arrives_as_it_was_sent():
         7, 8, 2, 6, "functions", 4, 0.5, reports, [protocol.LogPiece("r1", "t1", 1, 5, b"\xfe", [(9, 5)])],
         [("r1", "t1")], ["r1"], {"r1": 0.5}, {"a": 1}, {"os": ["Linux"]}, "c1",
     )  # fmt: skip
-    found = msgspec.json.decode(protocol.encode(sent), type=messages.ExchangeRequest)
+    whole, journal = protocol.encode(sent), {"r1": protocol.encode(reports[1]), "r3": b"a result of another time"}
+    found = msgspec.json.decode(whole, type=messages.ExchangeRequest)
+    records = [protocol.Record(reports[1])]
+    first = sent._replace(reports=[reports[1], *reports[2:]])
+    assert json.loads(ExchangeRequest(first, records).body(journal)) == json.loads(protocol.encode(first))
     assert (found.session, found.nonce, found.n, found.received, found.accepts.value, found.slots) == (
         7,
         8,

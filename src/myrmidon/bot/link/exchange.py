@@ -7,11 +7,11 @@ stay queued, and in the journal, until the server has acknowledged them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from myrmidon.bot.link import next_action as actions
 from myrmidon.bot.link.link_state import ANY, FUNCTIONS, LinkState
-from myrmidon.bot.protocol import ExchangeMessage, GiveBackReport, LogPiece, Record, StartReport
+from myrmidon.bot.protocol import ExchangeMessage, GiveBackReport, LogPiece, Record, StartReport, encode
 from myrmidon.bot.run.run import MAX_INLINE_BYTES, Run
 from myrmidon.bot.run.run_queue import MAX_TASKS, RunQueue
 from myrmidon.bot.storage.log_spool import LogSpool
@@ -42,6 +42,13 @@ class ExchangeRequest:
         self.rejections = 0
         self.must_repeat = bool(message.n or message.reports)
         self.is_poll = bool(message.n and message.wait_s)
+
+    def body(self, known: Mapping[str, bytes]) -> bytes:
+        """The JSON of the request. ``known``: the JSON of reports that are in the journal, by run."""
+        message, count = self.message, len(self.records)
+        results = [known.get(report.run) or encode(report) for report in message.reports[:count]]
+        reports = b",".join([*results, *map(encode, message.reports[count:])])
+        return b'{"reports":[%s],%s' % (reports, encode(message._replace(reports=()))[1:])
 
     def drop_claim(self) -> None:
         """Claim no tasks. If the server has assigned tasks to an earlier attempt, its answer still contains them.

@@ -273,7 +273,7 @@ class SessionLoop:
             request.drop_claim()
         request.attempts += 1
         request.sent_at = clock.boottime()
-        wait_s, body = request.message.wait_s, encode(request.message)
+        wait_s, body = request.message.wait_s, request.body(self.journal.encoded)
         try:
             found = self.http.post("/bot/v1/exchange", body, wait_s=wait_s, meanwhile=self.journal.sync)
         except HttpError as error:

@@ -24,7 +24,8 @@ _COMPACT_BYTES = 1 << 20
 class ResultJournal:
     """Unacknowledged results. Thread-safe.
 
-    ``recovered`` are the records that an earlier process has left; ``open_runs`` all that are not acknowledged, by run.
+    ``recovered`` are the records that an earlier process has left; ``open_runs`` all that are not acknowledged, by run;
+    ``encoded`` the JSON of their reports, which is needed again to send them.
     ``on_error`` is called when the file cannot be used; nothing here raises an error after the start.
     """
 
@@ -33,6 +34,7 @@ class ResultJournal:
         self.lock = threading.Lock()
         self.recovered = _load(path)
         self.open_runs = {record.report.run: record for record in self.recovered}
+        self.encoded = {record.report.run: encode(record.report) for record in self.recovered}
         self.dirty = False
         self.on_error: Callable[[str], None] = lambda _: None
         self._open()
@@ -57,12 +59,17 @@ class ResultJournal:
         with self.lock, self._reporting():
             for record in records:
                 self.open_runs[record.report.run] = record
-            left = memoryview(b"".join(map(_line, records)))
+                self.encoded[record.report.run] = encode(record.report)
+            left = memoryview(b"".join(map(self._line, records)))
             self.dirty = True
             while left:
                 written = os.write(self.file, left)
                 self.size += written
                 left = left[written:]
+
+    def _line(self, record: Record) -> bytes:
+        """The record with a newline on both sides, so that a line cut off by a full disk does not damage the next."""
+        return b'\n{"report":%s,"logs":%s}\n' % (self.encoded[record.report.run], encode(record.logs))
 
     def sync(self) -> None:
         """Force everything added so far to the disk."""
@@ -76,21 +83,17 @@ class ResultJournal:
         with self.lock, self._reporting():
             for run in runs:
                 self.open_runs.pop(run, None)
+                self.encoded.pop(run, None)
             if not self.open_runs:
                 os.ftruncate(self.file, 0)
                 self.size = 0
                 self.dirty = False  # nothing is left to sync, and a sync of a busy disk may be slow
             elif self.size > _COMPACT_BYTES:
-                remaining = b"".join(map(_line, self.open_runs.values()))
+                remaining = b"".join(map(self._line, self.open_runs.values()))
                 if len(remaining) < self.size // 2:
                     filesystem.write_private(self.path, remaining)
                     os.close(self.file)
                     self._open()
-
-
-def _line(record: Record) -> bytes:
-    """The record with a newline on both sides, so that a line cut off by a full disk does not damage the next one."""
-    return b"\n%s\n" % encode(record)
 
 
 def _load(path: str) -> list[Record]:

@@ -158,7 +158,7 @@ class Stub:
             "credential": credential, "bot_id": body["bot_id"], "session": body["session"], "keep": keep,
             "quarantined": body.get("quarantined"), "version": body["version"], "zip_hmac": "", "poll_s": self.poll_s,
             "heartbeat_s": self.heartbeat_s, "server_time": int(time.time() * 1e6), "config": "",
-            **self.gives,
+            "start_within_s": 20.0, **self.gives,
         }  # fmt: skip
 
     def exchange(self, body: dict[str, Any]) -> dict[str, Any]:

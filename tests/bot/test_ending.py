@@ -38,6 +38,14 @@ def test_what_comes_along_with_the_task_that_says_end_is_given_back(stub: Stub, 
     assert (stub.outcomes.get(other), other in stub.results) == ("given_back", False)
 
 
+def test_a_run_that_has_waited_for_too_long_is_given_back_and_not_begun(stub: Stub, tmp_path: Path):
+    stub.gives = {"start_within_s": 0.0}  # the server says how long, because it gives the task to another bot then
+    with a_bot(stub.url, tmp_path / "b1"):
+        run = stub.submit("/bin/true")
+        stub.until(lambda: stub.outcomes.get(run) == "given_back", "the run to be given back")
+    assert {report["type"] for report in stub.reports} == {"give_back"}
+
+
 def test_a_machine_that_goes_down_is_no_fault_of_the_task(stub: Stub, tmp_path: Path, notes: Path):
     """The system asks everybody to end at once: the bot, and the command."""
     with a_bot(stub.url, tmp_path / "b1") as bot:

@@ -112,7 +112,11 @@ class Answer(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """The answer to a handshake: ``keep`` are the runs that are still the bot's own."""
+    """The answer to a handshake: ``keep`` are the runs that are still the bot's own.
+
+    ``start_within_s``: a run that has not begun so long after its claim is returned; the server may soon give its task
+    to another bot.
+    """
 
     credential: str
     session: int
@@ -120,6 +124,7 @@ class Welcome(NamedTuple):
     keep: Sequence[str] = ()
     poll_s: float = 30.0
     heartbeat_s: float = 10.0
+    start_within_s: float = 20.0
     config: str | None = None
     dimensions: dict[str, list[str]] = _EMPTY
     script: str | None = None

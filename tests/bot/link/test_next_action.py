@@ -82,6 +82,8 @@ POLL = Exchange(n=8, wait_s=30.0)
         ({"events_after": NOW + 1}, IDLE._replace(has_events=True), POLL),
         ({}, IDLE._replace(unsent_log="r0", finished=1), UploadLog("r0")),
         ({"contact_at": NOW - 10}, IDLE._replace(unsent_log="r0", finished=1), Heartbeat()),
+        ({"contact_at": NOW - 10}, IDLE._replace(unsent_log="r0", finished=1, unreported=True), Exchange(start=True)),
+        ({"pending": a_request(n=1)}, IDLE._replace(unsent_log="r0", finished=1, unreported=True), Resend()),
     ],
 )
 def test_an_idle_bot(link: dict[str, Any], work: Work, expected: Action):

@@ -89,7 +89,8 @@ def test_functions_and_commands_are_queued_apart_and_held_together():
 
 def test_what_has_waited_too_long_is_returned_and_not_begun():
     queue = RunQueue([])
-    too_early = clock.boottime() - run_queue.START_WITHIN_S - 1
+    queue.start_within_s = 5.0
+    too_early = clock.boottime() - queue.start_within_s - 1
     queue.add([a_run("c-old", claimed_at=too_early), a_run("c-new")])
     queue.add([a_function("f-old", claimed_at=too_early), a_function("f-new")])
     assert ids([queue.next_command(), *queue.take_functions()]) == ["c-new", "f-new"]
@@ -207,6 +208,20 @@ def test_the_start_of_a_long_run_is_reported_once(tmp_path: Path):
     assert command is not None
     command.taken_at -= 5
     assert [report.run for report in a_request(queue, spool, start=True).message.reports] == ["c1"]
+    assert a_request(queue, spool, start=True).message.reports == []
+
+
+def test_the_start_of_a_short_run_is_reported_before_its_large_log_is_delivered(tmp_path: Path):
+    queue, spool = RunQueue([]), LogSpool(str(tmp_path))
+    queue.add([a_run("short"), a_run("silent")])
+    for _ in range(2):
+        run = queue.next_command()
+        assert run is not None
+        if run.id == "short":
+            run.store_output(0, b"x", spool, to_spool=True)
+        queue.finish([(run, a_record(run.id))])
+    message = a_request(queue, spool, start=True).message
+    assert [(type(report).__name__, report.run) for report in message.reports] == [("StartReport", "short")]
     assert a_request(queue, spool, start=True).message.reports == []
 
 

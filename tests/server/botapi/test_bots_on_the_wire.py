@@ -54,6 +54,7 @@ def test_a_whole_life_over_http(server):
     bot = WireBot(server, "life")
     welcome = bot.shake(token=server.new_token("bot-bootstrap"), version="")
     assert (welcome["poll_s"], welcome["heartbeat_s"], welcome["quarantined"]) == (30.0, 10.0, None)
+    assert 0 < welcome["start_within_s"] < HANG_S, "a bot starts no run that the server may have given to another one"
     assert len(welcome["version"]) == 64
     (task_id,) = submit(server, a_task("echo"))
     task = bot.work()[0]

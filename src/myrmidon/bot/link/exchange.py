@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from myrmidon.bot.link import next_action as actions
 from myrmidon.bot.link.link_state import ANY, FUNCTIONS, LinkState
-from myrmidon.bot.protocol import ExchangeMessage, GiveBackReport, LogPiece, Record, StartReport, encode
+from myrmidon.bot.protocol import ExchangeMessage, GiveBackReport, LogPiece, Record, encode
 from myrmidon.bot.run.run import MAX_INLINE_BYTES, Run
 from myrmidon.bot.run.run_queue import MAX_TASKS, RunQueue
 from myrmidon.bot.storage.log_spool import LogSpool
@@ -94,9 +94,8 @@ class RequestBuilder:
         link, queue = self.link, self.run_queue
         long_runs = queue.long_runs()
         records, has_all = self._oldest_results()
-        starts = [run for run in long_runs if not run.start_reported] if action.start else []
-        for run in starts:
-            run.start_reported = True
+        starts = queue.take_starts() if action.start else []
+        if starts:
             link.poll_after = 0.0  # what the server has said about earlier runs no longer counts
         live, spooled = self._live_output(long_runs if action.log else ())
         link.nonce += 1
@@ -111,7 +110,7 @@ class RequestBuilder:
             progress=queue.take_progress(clock.boottime()),
             reports=[
                 *(record.report for record in records),
-                *(StartReport(run.id, run.token) for run in starts),
+                *starts,
                 *(GiveBackReport(run.id, run.token) for run in queue.take_returned()),
             ],
             logs=[*(_piece(record, *chunk) for record in records for chunk in record.logs), *live],

@@ -31,8 +31,8 @@ class Work(NamedTuple):
     ``has_slots``: the bot runs functions. ``functions``: the number of function runs that it has, and
     ``long_functions`` of those that take long; ``wanted``: how many more it could take; ``command_size``: how many
     commands to claim, if only commands are claimed; ``stuck_functions``: some wait behind long ones. ``unreported``:
-    the server does not know yet that a long run has begun. ``progress_due``: the progress of a function is to be
-    reported.
+    the server does not know yet that a long run has begun, or one whose log is ``unsent_log``. ``progress_due``: the
+    progress of a function is to be reported.
     """
 
     run: str = ""

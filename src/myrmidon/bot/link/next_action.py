@@ -108,6 +108,8 @@ def next_action(link: LinkState, work: Work, now: float) -> Action:
         return Pause(pause_s)
     if not link.has_session or work.health_changed:
         return Handshake()
+    if work.unsent_log and work.unreported:  # it may take long until the result tells that it has begun
+        return Exchange(start=True) if link.pending is None else Resend()
     if work.unsent_log:
         return Heartbeat() if _heartbeat_due(link, now) else UploadLog(work.unsent_log)
     if work.has_events and now >= link.events_after:

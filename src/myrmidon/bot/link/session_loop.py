@@ -27,7 +27,16 @@ from myrmidon.bot.link.log_uploader import LogNotWanted, LogUploader
 from myrmidon.bot.link.work_reader import WorkReader
 from myrmidon.bot.machine.named_caches import NamedCaches
 from myrmidon.bot.machine.status import BotStatus
-from myrmidon.bot.protocol import Answer, ExchangeMessage, HandshakeMessage, HeartbeatMessage, Welcome, decode, encode
+from myrmidon.bot.protocol import (
+    Answer,
+    ExchangeMessage,
+    HandshakeMessage,
+    HeartbeatMessage,
+    StartReport,
+    Welcome,
+    decode,
+    encode,
+)
 from myrmidon.bot.run.run import ENDED, Run
 from myrmidon.bot.run.run_queue import RunQueue
 from myrmidon.bot.run.watch import Watch
@@ -86,6 +95,9 @@ class SessionLoop:
         self.uploader = LogUploader(self.http, spool, self.reporter.report_error)
         self.answers = Answers(self.link, run_queue, self.directives, journal=journal, spool=spool)
         self.failed_calls = FailedCalls(startup, self.link, self.http, self.answers, self.reporter)
+        for record in journal.recovered:
+            if record.report.run in spool.tokens:
+                run_queue.late_starts.append(StartReport(record.report.run, record.report.token))
         leftovers = [run for run in spool.runs() if run not in journal.open_runs]
         self.work_reader = WorkReader(
             self.link, run_queue, self.status, self.directives, self.reporter, spool=spool, leftovers=leftovers
@@ -233,6 +245,7 @@ class SessionLoop:
         self.http.bearer = answer.credential
         startup.forget_token()
         self.link.session_begun(clock.boottime(), answer.poll_s, answer.heartbeat_s, health)
+        self.run_queue.start_within_s = answer.start_within_s
         status.apply_handshake(answer)
         log.info("handshake done: bot %s, session %d", startup.bot_id, self.session)
         self.run_queue.keep_only(set(answer.keep))

@@ -69,7 +69,7 @@ class WorkReader:
             long_functions=sum(run.task.function is not None for run in long_runs),
             wanted=functions.wanted(),
             stuck_functions=functions.blocked and functions.waiting() > 0,
-            unreported=any(not run.start_reported for run in long_runs),
+            unreported=bool(queue.late_starts) or any(not run.start_reported for run in long_runs),
             log_run=log_run,
             progress_due=queue.progress_due(clock.boottime()),
         )

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Optional, Tuple
 
-from myrmidon.bot.protocol import Held, Record
+from myrmidon.bot.protocol import Held, Record, StartReport, Welcome
 from myrmidon.bot.run.run import ENDED, LONG_S, QUEUED, WAITING, Run
 from myrmidon.bot.system import clock
 
@@ -20,7 +20,6 @@ MAX_TASKS = 256
 INITIAL_COMMANDS = 8  # to claim before the duration of commands is known
 INITIAL_PER_SLOT = 4  # to claim before the duration of functions is known
 BUILDING_PER_SLOT = 4  # how many runs may wait for environments before the bot claims no others
-START_WITHIN_S = 20.0  # after the claim; later, the server may have given the task to another bot
 PROGRESS_S = 1.0  # between two reports of the progress of a run
 ONE_SIGNAL_S = 1.0
 
@@ -119,6 +118,7 @@ class RunQueue:
     ``runs``: all that have not ended, by id, in the order of their claims. ``finished``: records to deliver.
     ``returned``: runs to give back to the server unstarted. ``stopped``: no run is started any more, and the worker
     ends with ``exit_code``. ``functions_last``: the last tasks that came were functions, so the next ones probably are.
+    ``late_starts``: runs whose result waits until their log is delivered, and of which the server knows no start.
     ``command_added`` wakes the threads that run commands, ``change`` the session thread.
     """
 
@@ -130,12 +130,14 @@ class RunQueue:
         self.commands = Commands(max_runs)
         self.functions = Functions(slots)
         self.functions_last = False
+        self.late_starts: list[StartReport] = []
         self.finished: deque[Record] = deque(recovered)
         self.returned: deque[Run] = deque()
         self.stopped = False
         self.exit_code = 0
         # Written by one thread and read by the other without the lock; a stale value is harmless.
         self.finished_at = 0.0
+        self.start_within_s = Welcome._field_defaults["start_within_s"]
         self.signals = 0
         self.signal_at = 0.0
         self.rebooting = False
@@ -168,7 +170,7 @@ class RunQueue:
         now = clock.boottime()
         while work.queue and len(taken) < limit:
             run = work.queue.popleft()
-            if now - run.claimed_at > START_WITHIN_S:
+            if now - run.claimed_at > self.start_within_s:
                 self._return([run])
                 self.change.notify_all()
                 continue
@@ -195,6 +197,8 @@ class RunQueue:
                 del work.live[run.id], self.runs[run.id]
                 if record is not None:
                     self.finished.append(record)
+                    if run.spooled and not run.start_reported:
+                        self.late_starts.append(StartReport(run.id, run.token))
             if work.needs_more():
                 self.change.notify_all()
 
@@ -229,6 +233,15 @@ class RunQueue:
             for run in self.commands.live.values():
                 run.is_long = run.is_long or run.taken_at < latest
             return [run for run in self.runs.values() if run.is_long]
+
+    def take_starts(self) -> list[StartReport]:
+        """The runs to report as started, because they or the delivery of their logs take long."""
+        runs = [run for run in self.long_runs() if not run.start_reported]
+        for run in runs:
+            run.start_reported = True
+        with self.lock:
+            late, self.late_starts = self.late_starts, []
+        return [StartReport(run.id, run.token) for run in runs] + late
 
     def _progress_due(self, now: float) -> list[Run]:
         runs = self.functions.live.values()

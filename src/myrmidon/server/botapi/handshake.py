@@ -33,6 +33,8 @@ from myrmidon.store.tables import bot as bots
 ROUTES = Routes()
 
 VERSION = installed("myrmidon")
+_SHARE_TO_START = 2 / 3
+"""Of the time that a run may wait for its start: the rest is for the report of the start."""
 
 
 class Accepted(Struct, frozen=True):
@@ -164,6 +166,7 @@ def _to_response(context: ServerContext, accepted: Accepted, group: BotGroupConf
         zip_hmac=zip_hmac(credential, release),
         poll_s=context.settings.poll_s,
         heartbeat_s=context.settings.heartbeat_s,
+        start_within_s=context.settings.start_within_s * _SHARE_TO_START,
         server_time=now,
         server_version=VERSION,
         config=group.version,

@@ -197,8 +197,8 @@ class LogQuery(Struct, kw_only=True, frozen=True):
 class HandshakeResponse(Struct, kw_only=True, frozen=True):
     """The response to a handshake. ``keep`` are the runs that are still the bot's own.
 
-    ``config`` is the version of the group configuration: ``dimensions`` that replace the bot's own, a ``script`` and
-    ``settings``.
+    ``start_within_s``: how long after a claim a bot may still start the run. ``config`` is the version of the group
+    configuration: ``dimensions`` that replace the bot's own, a ``script`` and ``settings``.
     """
 
     credential: str
@@ -210,6 +210,7 @@ class HandshakeResponse(Struct, kw_only=True, frozen=True):
     zip_hmac: str
     poll_s: float
     heartbeat_s: float
+    start_within_s: float
     server_time: Micros
     server_version: str
     config: str

@@ -462,7 +462,7 @@ BUGS = [
     Bug(
         "file-after-the-run",
         "a bot could read the inputs of runs that have ended",
-        "scheduler/files.py",
+        "scheduler/new_values.py",
         " and found.ended_at is None:\n",
         ":\n",
         _in("server/api/test_files.py", "test_files_of_a_run_end_with_it"),

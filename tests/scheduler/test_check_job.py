@@ -10,7 +10,7 @@ from myrmidon.model.dag import Dag
 from myrmidon.scheduler.bots import drain_bot
 from myrmidon.scheduler.check_job import check_job, critical_path, depths
 from myrmidon.scheduler.job_draft import draft_job
-from myrmidon.scheduler.rerun_preview import preview_job, preview_task
+from myrmidon.scheduler.rerun import preview_job, preview_task
 from tests.builders import a_graph
 
 

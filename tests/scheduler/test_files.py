@@ -10,7 +10,7 @@ from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import Finish
 from myrmidon.model.value import OutputValue
 from myrmidon.scheduler import resource_groups
-from myrmidon.scheduler.files import check_files, group_of_live_run
+from myrmidon.scheduler.new_values import check_files, group_of_live_run
 from myrmidon.store.tables import stored_file
 from tests.world import INT, World, a_function, a_node, constant, finish
 

@@ -7,7 +7,7 @@ import pytest
 from myrmidon.model.errors import InvalidRequest
 from myrmidon.model.task_to_run import LIFO, Order
 from myrmidon.scheduler import maintenance
-from myrmidon.scheduler.pools import set_pool_order
+from myrmidon.scheduler.priority import set_pool_order
 from myrmidon.store.tables import chunked_work, pool_order
 from tests.builders import World, seconds
 

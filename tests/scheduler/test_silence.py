@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from myrmidon.scheduler import bot_end, explain, silence
+from myrmidon.scheduler import bot_end, explain, outages
 from myrmidon.store.tables import task_run
 from tests.builders import RULES, seconds
 
@@ -23,7 +23,7 @@ def why(w, task):
 
 
 def silent_runs(w, task):
-    return w.read(lambda tx: silence.silent_runs(tx, task_run.read(tx, [task]), now=w.now, rules=w.rules))
+    return w.read(lambda tx: outages.silent_runs(tx, task_run.read(tx, [task]), now=w.now, rules=w.rules))
 
 
 def test_a_silent_bot_is_not_dead_before_the_lease_of_its_run_has_ended(w):
@@ -83,7 +83,7 @@ def test_it_is_told_since_when_a_bot_is_silent_and_when_its_run_is_given_up(w):
     assert told.summary == (
         "The task is running on bot b1. The bot has been silent for 34 s; the run is given up in 266 s."
     )
-    assert list(silent_runs(w, task).values()) == [silence.Silence(began, began + seconds(300))]
+    assert list(silent_runs(w, task).values()) == [outages.Silence(began, began + seconds(300))]
 
 
 def test_the_run_of_a_deleted_bot_is_silent_since_its_claim(w):
@@ -102,7 +102,7 @@ def test_after_an_outage_a_run_is_given_up_a_lease_later(w):
     w.outage(200)
     w.sweep()
     assert why(w, task).given_up_at == w.now + seconds(300)
-    assert w.read(silence.dead_at, w.bot_row("b1"), rules=w.rules) == w.now + seconds(300)
+    assert w.read(outages.dead_at, w.bot_row("b1"), rules=w.rules) == w.now + seconds(300)
 
 
 @pytest.mark.parametrize(

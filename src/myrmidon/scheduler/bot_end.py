@@ -8,11 +8,11 @@ from myrmidon.model.errors import WrongState
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.task_result import Evidence
 from myrmidon.scheduler.bots import lock_bot
-from myrmidon.scheduler.capacity import handle_lost_capacity
+from myrmidon.scheduler.outages import dead_at
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.propagate import propagate
+from myrmidon.scheduler.ready import handle_lost_capacity
 from myrmidon.scheduler.run_end import end_lost_runs
-from myrmidon.scheduler.silence import dead_at
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots

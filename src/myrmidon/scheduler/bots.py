@@ -12,9 +12,9 @@ from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.task_result import Evidence
 from myrmidon.model.validation import MAX_INT64, Checker
-from myrmidon.scheduler.capacity import handle_lost_capacity
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.scheduler.propagate import propagate
+from myrmidon.scheduler.ready import handle_lost_capacity
 from myrmidon.scheduler.run_end import end_lost_runs
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx

@@ -17,12 +17,12 @@ from myrmidon.model import dimensions
 from myrmidon.model.bot import Bot
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, next_run_number
+from myrmidon.model.keyed_hash import claim_token, token_hash
 from myrmidon.model.states import READY, RUNNING, RunState
 from myrmidon.model.task_request import cache_names
 from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.model.task_to_run import MAY_BE_NEAR, READS_SHARED, USES_CACHES, Accepts, Head, TaskToRun
 from myrmidon.model.value import Value
-from myrmidon.scheduler.claim_tokens import claim_token, token_hash
 from myrmidon.scheduler.policy import DEFAULT_RULES, GroupShares, Rules, best_queues, local_first, pick_queues
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx

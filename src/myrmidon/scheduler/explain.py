@@ -14,8 +14,8 @@ from myrmidon.model.ids import Micros, show_task
 from myrmidon.model.shown_input import count
 from myrmidon.model.states import TaskState
 from myrmidon.model.task_result import TaskResult
+from myrmidon.scheduler.outages import silent_runs
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
-from myrmidon.scheduler.silence import silent_runs
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import bot as bots
 from myrmidon.store.tables import edge, task_queues, task_request, task_result, task_run, task_to_run

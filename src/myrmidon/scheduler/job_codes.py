@@ -10,7 +10,7 @@ from typing import Any
 
 from myrmidon.model.errors import InvalidRequest, Problem, UnknownFile
 from myrmidon.model.ids import Micros
-from myrmidon.scheduler.files import check_files
+from myrmidon.scheduler.new_values import check_files
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import job_code
 from myrmidon.store.tables.job import Job

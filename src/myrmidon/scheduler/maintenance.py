@@ -22,7 +22,6 @@ from myrmidon.model.ids import IdSource, Micros, created_ms
 from myrmidon.model.states import JOB_FINAL, JobState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.cancel import cancel_children_chunk, cancel_tagged_chunk
-from myrmidon.scheduler.capacity import lost_capacity_chunk
 from myrmidon.scheduler.cascade import cascade_chunk, finish_cascade
 from myrmidon.scheduler.due import (
     BATCH,
@@ -33,14 +32,14 @@ from myrmidon.scheduler.due import (
     handle_expired_slices,
     handle_silent_bots,
 )
-from myrmidon.scheduler.group_deletion import delete_group_chunk
 from myrmidon.scheduler.hold import hold_page, release_page
 from myrmidon.scheduler.outages import keeps_old
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules, may_sweep
-from myrmidon.scheduler.pools import rerank_chunk
-from myrmidon.scheduler.priority import set_priority_page
+from myrmidon.scheduler.priority import rerank_chunk, set_priority_page
 from myrmidon.scheduler.propagate import cancel_page, propagate, propagate_chunk
+from myrmidon.scheduler.ready import lost_capacity_chunk
 from myrmidon.scheduler.rerun import finish_reset, reset_page
+from myrmidon.scheduler.resource_groups import delete_group_chunk
 from myrmidon.scheduler.retention import delete_job_chunk
 from myrmidon.scheduler.submit_job import start_page
 from myrmidon.scheduler.unit_of_work import UnitOfWork

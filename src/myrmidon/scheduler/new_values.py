@@ -5,9 +5,11 @@ a value of its own, its shape, and its parts name the values of the outputs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from hmac import compare_digest
 
 from myrmidon.model.errors import InvalidRequest, Problem, UnknownFile, UnknownValue
-from myrmidon.model.ids import show_task
+from myrmidon.model.ids import Micros, show_task
+from myrmidon.model.keyed_hash import token_hash
 from myrmidon.model.task_request import (
     Constant,
     Function,
@@ -20,11 +22,12 @@ from myrmidon.model.task_request import (
     TaskRequest,
     stored_environment,
 )
-from myrmidon.scheduler.files import check_files
 from myrmidon.scheduler.new_task import NewTask, OutputSlot
 from myrmidon.scheduler.unit_of_work import UnitOfWork
-from myrmidon.store.tables import job_code, shared_value
+from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables import job_code, shared_value, stored_file, task_run
 from myrmidon.store.tables import value as values
+from myrmidon.store.tables.chunked_work import WHOLE
 
 _NO_SHAPE = Payload(inline=b"", size=0)
 """The shape of a gathered input that is a list of its parts. It is no msgpack, so no shape is equal to it."""
@@ -203,3 +206,30 @@ def part_rows(
     return [
         (task_id, position, number, slot.value_id, slot.shared_value_id) for number, slot in enumerate(slots, first)
     ]
+
+
+# ---------------------------------------------------------------- files
+
+
+def check_files(
+    tx: Tx, group_id: int, digests: Iterable[str], *, now: Micros, sizes: Mapping[str, int] | None = None
+) -> list[str]:
+    """Those of the digests that the group has not stored, sorted. The others are renewed.
+
+    ``sizes`` are what a request says of some of them: a file of another size counts as not stored. To be called in the
+    transaction that stores the references: otherwise the files may be deleted before it commits.
+    """
+    wanted = sorted(set(digests))
+    found: dict[str, int] = {}
+    for start in range(0, len(wanted), WHOLE):
+        found.update(stored_file.renew(tx, wanted[start : start + WHOLE], group_id, now=now))
+    said = sizes or {}
+    return [digest for digest in wanted if digest not in found or said.get(digest, found[digest]) != found[digest]]
+
+
+def group_of_live_run(tx: Tx, bot_id: str, task_id: int, run: int, *, token: str) -> int | None:
+    """The resource group of a run that has not ended; None if it has, or is not this bot's, or has another token."""
+    for found in task_run.read(tx, [task_id]):
+        if found.run == run and found.bot_id == bot_id and found.ended_at is None:
+            return found.resource_group_id if compare_digest(found.token_hash, token_hash(token)) else None
+    return None

@@ -12,6 +12,7 @@ from msgspec import Struct, json
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros
+from myrmidon.model.keyed_hash import token_hash
 from myrmidon.model.states import FINAL, SUCCEEDED, RunState, TaskState
 from myrmidon.model.task_result import (
     CLIENT_FAULTS,
@@ -27,8 +28,6 @@ from myrmidon.model.task_result import (
     TaskResult,
     TaskRun,
 )
-from myrmidon.scheduler.capacity import handle_lost_capacity
-from myrmidon.scheduler.claim_tokens import token_hash
 from myrmidon.scheduler.outputs import ReportedOutputs
 from myrmidon.scheduler.policy import (
     DEFAULT_RULES,
@@ -40,7 +39,7 @@ from myrmidon.scheduler.policy import (
     judge_unstarted,
 )
 from myrmidon.scheduler.propagate import propagate
-from myrmidon.scheduler.ready import make_ready
+from myrmidon.scheduler.ready import handle_lost_capacity, make_ready
 from myrmidon.scheduler.run_end import SUPERSEDED, apply_verdict
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx

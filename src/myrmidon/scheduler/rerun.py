@@ -3,16 +3,17 @@
 Each rerun starts a new generation of a task: run numbers continue, the result and the retry counters start over.
 """
 
+from collections.abc import Iterator
 from hashlib import sha256
 
 from msgspec import Struct, json
 
 from myrmidon.model.errors import Conflict, NotFound, WrongState
 from myrmidon.model.ids import IdSource, Micros, next_run_number, show_task
-from myrmidon.model.states import JobState, TaskState
+from myrmidon.model.states import FINAL, JobState, TaskState
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.cascade import cascade as reset_descendants
-from myrmidon.scheduler.generation import reopen_edges, start_generation
+from myrmidon.scheduler.cascade import plan_pages, reopen_edges, start_generation
 from myrmidon.scheduler.new_tasks import open_group
 from myrmidon.scheduler.outputs import erase_outputs
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
@@ -23,8 +24,9 @@ from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import chunked_work, edge, task_request, task_result
 from myrmidon.store.tables import request_key as request_keys
 from myrmidon.store.tables import value as values
-from myrmidon.store.tables.chunked_work import CHUNK, ChunkedWork
+from myrmidon.store.tables.chunked_work import CHUNK, WHOLE, ChunkedWork
 from myrmidon.store.tables.job import Job
+from myrmidon.store.views import job_details
 
 
 class Rerun(Struct, frozen=True):
@@ -224,3 +226,22 @@ def finish_reset(uow: UnitOfWork, work: ChunkedWork) -> None:
     job = uow.jobs[work.subject]
     name_blocker(uow, job)  # a task past its own deadline has not been reset
     uow.start_chunked_work(chunked_work.START, job.id, job=job)
+
+
+# ---------------------------------------------------------------- previews
+
+
+def preview_task(tx: Tx, task_id: int, *, cascade: bool) -> list[int]:
+    """The task, and with ``cascade`` all descendants that have started or ended, by id."""
+    if not cascade:
+        return [task_id]
+    pages = plan_pages(edge.below(tx, task_id), task_id, WHOLE)
+    states = {i: state for page in pages for i, (_, state) in task_result.groups_and_states(tx, page.tasks).items()}
+    return sorted([task_id, *(i for i, state in states.items() if state != TaskState.WAITING)])
+
+
+def preview_job(tx: Tx, job_id: int, *, full: bool) -> Iterator[str]:
+    """The labels of the ended tasks that did not succeed, or with ``full`` of all ended ones."""
+    for task in job_details.all_tasks(tx, job_id):
+        if task.state in FINAL and (full or task.state != TaskState.SUCCEEDED):
+            yield task.label

@@ -1,14 +1,34 @@
-"""Resource groups: owners of jobs, tasks and references to shared values."""
+"""Resource groups own jobs, tasks and references to shared values. One is deleted chunk by chunk with all it has.
 
-from msgspec import json
+With force its jobs and tasks are cancelled first. A running task ends when its bot has reported that, or when its lease
+expires; until then the deletion waits. Nothing can be added meanwhile, because the group is marked as being deleted.
+"""
+
+from typing import Final
+
+from msgspec import Struct, json
 
 from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, Problem, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
-from myrmidon.scheduler.group_deletion import CANCEL_JOBS, DELETE, DeletionArgs
+from myrmidon.scheduler.cancel import begin_cancel, cancel_locked
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
+from myrmidon.scheduler.retention import begin_deletion, delete_of_job, delete_tasks
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import chunked_work, resource_group, task_result
+from myrmidon.store.tables import (
+    chunked_work,
+    group_turn,
+    resource_group,
+    shared_value,
+    stored_file,
+    task_queues,
+    task_request,
+    task_result,
+    task_run,
+    webhook,
+)
+from myrmidon.store.tables import job as jobs
+from myrmidon.store.tables.chunked_work import WAITS, ChunkedWork
 from myrmidon.store.tables.resource_group import ResourceGroup
 
 _NAME_LIMIT = 256
@@ -81,3 +101,107 @@ def delete_group(
     args = DeletionArgs(step=CANCEL_JOBS if busy is not None else DELETE)
     uow = UnitOfWork(tx, now, ids, rules)
     uow.start_chunked_work(chunked_work.DELETE_GROUP, group_id, args=json.encode(args).decode())
+
+
+# ---------------------------------------------------------------- deletion
+
+
+CANCEL_JOBS: Final = "cancel_jobs"
+CANCEL_TASKS: Final = "cancel_tasks"
+WAIT: Final = "wait"
+DELETE: Final = "delete"
+_REASON: Final = "group_deleted"
+_MAX_JOBS: Final = 100
+
+
+class DeletionArgs(Struct, frozen=True):
+    """The arguments of deleting a group: which step it is at. Without force it begins with the last one."""
+
+    step: str = DELETE
+
+
+def delete_group_chunk(uow: UnitOfWork, work: ChunkedWork, n: int) -> int | None:
+    """Do the next part of a deletion; WAITS while tasks run."""
+    step = json.decode(work.args, type=DeletionArgs).step
+    if step == CANCEL_JOBS:
+        return _cancel_jobs(uow, work, n)
+    if step == CANCEL_TASKS:
+        return _cancel_tasks(uow, work, n)
+    if step == WAIT:
+        return _wait(uow, work)
+    return _delete(uow, work, n)
+
+
+def _go_to(work: ChunkedWork, step: str) -> int:
+    work.args = json.encode(DeletionArgs(step)).decode()
+    return 0
+
+
+# ---------------------------------------------------------------- cancel
+
+
+def _cancel_jobs(uow: UnitOfWork, work: ChunkedWork, n: int) -> int:
+    """Cancel the next jobs, together about n tasks, so that none of them starts or retries tasks."""
+    found = jobs.live_of_group(uow.tx, work.subject, after=work.position, n=_MAX_JOBS)
+    if not found:
+        return _go_to(work, CANCEL_TASKS)
+    uow.lock_jobs(found)
+    num_tasks = position = 0
+    for position in found:
+        job = uow.jobs.get(position)
+        if job is None:
+            continue
+        if job.staged:
+            begin_deletion(uow, job)  # nobody has seen it, and its other parts cannot be stored any more
+        else:
+            begin_cancel(uow, job, _REASON)
+        num_tasks += job.num_tasks
+        if num_tasks >= n:
+            break
+    return position
+
+
+def _cancel_tasks(uow: UnitOfWork, work: ChunkedWork, n: int) -> int:
+    """Cancel the next tasks that have not ended: those without a job, and those that wait in jobs that have failed."""
+    found = task_result.unfinished_after(uow.tx, work.subject, after=work.position, n=n)
+    cancel_locked(uow, found, kill_running=True, reason=_REASON)
+    return found[-1] if len(found) == n else _go_to(work, WAIT)
+
+
+def _wait(uow: UnitOfWork, work: ChunkedWork) -> int:
+    """Wait while tasks of the group run; then the next step begins."""
+    if task_run.any_live_of_group(uow.tx, work.subject):
+        return WAITS
+    if task_result.unfinished_of_group(uow.tx, work.subject) is not None:
+        return _go_to(work, CANCEL_JOBS)  # a task was queued again after its cancellation had been passed by
+    return _go_to(work, DELETE)
+
+
+# ---------------------------------------------------------------- delete
+
+
+def _delete(uow: UnitOfWork, work: ChunkedWork, n: int) -> int | None:
+    """Delete the next rows: of a job, then tasks without a job, references, and at last the group."""
+    group_id = work.subject
+    job_ids = jobs.of_group(uow.tx, group_id, 1)
+    if job_ids:
+        uow.lock_jobs(job_ids)
+        delete_of_job(uow, job_ids[0], n)
+        return 0
+    task_ids = task_request.of_group(uow.tx, group_id, n)
+    if task_ids:
+        uow.lock(task_ids)
+        delete_tasks(uow, task_ids)
+        return 0
+    refs = shared_value.of_group(uow.tx, group_id, n=n)
+    if refs:
+        shared_value.lock(uow.tx, refs)
+        shared_value.unref_by_group(uow.tx, refs, group_id)
+        shared_value.delete_unreferenced(uow.tx, refs)
+        return 0
+    task_queues.delete_of_group(uow.tx, group_id)
+    webhook.delete_of_group(uow.tx, group_id)
+    stored_file.delete_of_group(uow.tx, group_id)
+    group_turn.delete(uow.tx, group_id)
+    resource_group.delete(uow.tx, group_id)
+    return None

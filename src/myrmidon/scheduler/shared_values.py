@@ -11,7 +11,7 @@ from myrmidon.model.errors import Forbidden, InvalidRequest, NotFound, Problem, 
 from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.task_request import Payload
 from myrmidon.model.value import GroupOwner, JobOwner, Owner, SharedValue
-from myrmidon.scheduler.files import check_files
+from myrmidon.scheduler.new_values import check_files
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import resource_group, shared_value

@@ -21,7 +21,7 @@ from myrmidon.model.states import TaskState
 from myrmidon.model.task_to_run import Order
 from myrmidon.scheduler import resource_groups, servers
 from myrmidon.scheduler.policy import Rules
-from myrmidon.scheduler.pools import set_pool_order
+from myrmidon.scheduler.priority import set_pool_order
 from myrmidon.server.clock import SETTLE_WITH_DATABASE, Clock, wall_time
 from myrmidon.server.config.config_folder import NO_CONFIG, FleetConfig, check_folder
 from myrmidon.server.database import AsyncDatabase, Executor, SchedulingDatabase

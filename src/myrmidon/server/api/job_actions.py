@@ -13,8 +13,8 @@ from myrmidon.scheduler import cancel as cancelling
 from myrmidon.scheduler import extend as extending
 from myrmidon.scheduler import hold as holding
 from myrmidon.scheduler import priority as prioritizing
+from myrmidon.scheduler import rerun
 from myrmidon.scheduler import rerun as rerunning
-from myrmidon.scheduler import rerun_preview
 from myrmidon.scheduler.job_codes import replace_code
 from myrmidon.server.api.jobs import DOCUMENT_LIMIT, job_info
 from myrmidon.server.calls import JOB_READERS, JOB_WRITERS, WRITERS, Call, Routes
@@ -201,9 +201,9 @@ async def rerun_job(context: ServerContext, call: Call) -> wire.JobRerun:
 def _preview(tx: Tx, job: Job, body: wire.RerunJob) -> tuple[int, list[str]]:
     """The number of tasks that run again, and the first of their labels."""
     if body.task is None:
-        labels = list(rerun_preview.preview_job(tx, job.id, full=body.full))
+        labels = list(rerun.preview_job(tx, job.id, full=body.full))
         return len(labels), labels[:MAX_LABELS]
-    ids = rerun_preview.preview_task(tx, task_of(tx, job, body.task), cascade=body.cascade)
+    ids = rerun.preview_task(tx, task_of(tx, job, body.task), cascade=body.cascade)
     shown = job_details.labels_of(tx, ids[:MAX_LABELS])
     return len(ids), sorted(shown.values())
 

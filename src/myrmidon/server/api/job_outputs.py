@@ -1,7 +1,7 @@
 """The results of a job: those of its tasks without children.
 
 The last task of a job may be a delegate, which writes the outputs of the function that has added it
-(scheduler/delegates.py). Clients know the function, so it is shown, with the end of the delegate.
+(scheduler/growth.py). Clients know the function, so it is shown, with the end of the delegate.
 """
 
 from __future__ import annotations

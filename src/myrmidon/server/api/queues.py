@@ -5,7 +5,7 @@ from __future__ import annotations
 from myrmidon.model.errors import InvalidRequest, Problem, WrongState
 from myrmidon.model.shown_input import show_value
 from myrmidon.model.task_to_run import Order
-from myrmidon.scheduler.pools import set_pool_order
+from myrmidon.scheduler.priority import set_pool_order
 from myrmidon.server.calls import ADMINS, READERS, Call, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.fleet.pool_policy import visible_pools

@@ -18,7 +18,7 @@ from myrmidon.model.secret_masking import SecretForms
 from myrmidon.model.states import FINAL
 from myrmidon.model.validation import is_clean
 from myrmidon.scheduler import annotate as annotating
-from myrmidon.scheduler.silence import Silence, silent_runs
+from myrmidon.scheduler.outages import Silence, silent_runs
 from myrmidon.server.calls import JOB_READERS, JOB_WRITERS, READERS, Call, Role, Routes
 from myrmidon.server.context import ServerContext
 from myrmidon.server.usecases.idempotency import claim_call_key

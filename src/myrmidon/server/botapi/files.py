@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from myrmidon.files.folder import check_digest
 from myrmidon.model.errors import NotFound
-from myrmidon.scheduler.files import group_of_live_run
+from myrmidon.scheduler.new_values import group_of_live_run
 from myrmidon.server.botapi.bot_snapshot import require_bot_id
 from myrmidon.server.botapi.conversion import parse_run
 from myrmidon.server.calls import BOTS, Answer, Call, Routes, StreamedBody

@@ -18,12 +18,12 @@ from msgspec import structs
 
 from myrmidon.model.errors import NotFound, WrongState
 from myrmidon.model.ids import Micros, created_ms
+from myrmidon.model.keyed_hash import claim_token
 from myrmidon.model.task_result import Finish, GiveBack, Report, TaskRun
 from myrmidon.model.task_to_run import Accepts
 from myrmidon.scheduler import claim as claiming
 from myrmidon.scheduler import report as reporting
 from myrmidon.scheduler.claim import Claimed, Poll
-from myrmidon.scheduler.claim_tokens import claim_token
 from myrmidon.scheduler.policy import SECOND
 from myrmidon.scheduler.report import Outcome, Reply
 from myrmidon.server.context import ServerContext

@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from myrmidon.model.errors import InvalidRequest
-from myrmidon.scheduler.pools import set_pool_order
+from myrmidon.scheduler.priority import set_pool_order
 from myrmidon.server.config.config_folder import (
     BOOTSTRAP,
     BOT_CONFIG,

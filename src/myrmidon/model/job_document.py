@@ -18,6 +18,7 @@ from myrmidon.model.function_validation import read_inputs
 from myrmidon.model.job import Graph, Node, RequiresPolicy, composed_routing
 from myrmidon.model.limits import DEFAULT_LIMITS, Limits
 from myrmidon.model.output_refs import labels_in
+from myrmidon.model.parameters import contains_key
 from myrmidon.model.short_form import SHORT_KEYS
 from myrmidon.model.shown_input import Path, show_value
 from myrmidon.model.task_request import TaskRequest, reads_outputs
@@ -64,7 +65,7 @@ def labels_named(raw: object) -> set[str]:
     for node in _nodes_of(raw):
         found.update(_texts_in(node.get("requires")))
         task = node.get("task")
-        if isinstance(task, dict) and _mentions_subs(task.get("slices")):
+        if isinstance(task, dict) and contains_key(task.get("slices"), "$subs"):
             found.update(text.removeprefix(_SUBS) for text in _texts_in(task["slices"]))
     if isinstance(raw, dict):
         found.update(_texts_in([raw.get(key) for key in GROWTH_KEYS]))
@@ -261,7 +262,7 @@ def _read_call(check: Checker, task: object, path: Path) -> TaskRequest | None:
     rest = {key: value for key, value in task.items() if key != "inputs"}
 
     def read() -> TaskRequest | None:
-        return None if _mentions_subs(rest.get("slices")) else read_task(check, rest, path)
+        return None if contains_key(rest.get("slices"), "$subs") else read_task(check, rest, path)
 
     request = check.once("call", rest, read)
     if request is None or "inputs" not in task:
@@ -312,17 +313,10 @@ def _substituted_task(check: Checker, task: object, path: Path, ids: Mapping[str
     replaced = list(slices)
     for i, raw in enumerate(replaced[: check.limits.slices]):
         properties = raw.get("properties") if isinstance(raw, dict) else None
-        if _mentions_subs(properties):
+        if contains_key(properties, "$subs"):
             here = (*path, "slices", i, "properties")
             replaced[i] = {**raw, "properties": _substituted(check, properties, here, ids)}
     return {**task, "slices": replaced}
-
-
-def _mentions_subs(tree: object) -> bool:
-    """Whether there is anything to replace."""
-    if isinstance(tree, dict):
-        return "$subs" in tree or any(map(_mentions_subs, tree.values()))
-    return isinstance(tree, (list, tuple)) and any(map(_mentions_subs, tree))
 
 
 def _substituted(check: Checker, value: object, path: Path, ids: Mapping[str, str]) -> object:

@@ -31,7 +31,7 @@ def apply_parameters(raw: object, given: Mapping[str, Any]) -> object:
         for name in given.keys() - declared.keys():
             check.note(("parameters", name), given[name], "a parameter that the document declares", "unknown_parameter")
     document = {key: value for key, value in raw.items() if key != "parameters"} if isinstance(raw, dict) else raw
-    if not _has_parameters(document):
+    if not contains_key(document, "$param"):  # with a path for every value, as below, most documents would take longer
         check.finish()
         return document
     sizes = {name: len(msgspec.json.encode(value)) for name, value in values.items()}
@@ -45,14 +45,18 @@ def apply_parameters(raw: object, given: Mapping[str, Any]) -> object:
     return replaced
 
 
-def _has_parameters(document: object) -> bool:
-    """Whether there is something to replace.
-
-    Most documents have nothing; with a path for every value, as ``_replace`` needs it, a large one takes far longer.
-    """
-    if isinstance(document, dict):
-        return "$param" in document or any(map(_has_parameters, document.values()))
-    return isinstance(document, list) and any(map(_has_parameters, document))
+def contains_key(tree: object, key: str) -> bool:
+    """Whether an object anywhere in a tree has this key. A loop, because documents are large."""
+    rest = [tree]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, dict):
+            if key in value:
+                return True
+            rest += value.values()
+        elif isinstance(value, (list, tuple)):
+            rest += value
+    return False
 
 
 def _replace(check: Checker, value: object, path: Path, values: Mapping[str, Any], uses: Counter[str]) -> object:

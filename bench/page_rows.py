@@ -34,8 +34,8 @@ AGE = 10 * MINUTE
 INT = "int64"
 POOLS = ("default", "build", "test", "gpu")
 COPIED = (
-    "task_requests", "task_slices", "task_tags", "task_results", "task_runs", "task_to_run", "task_inputs",
-    "task_outputs", "task_labels", "task_edges", "completed_task_edges", "jobs", "input_tasks", "output_tasks",
+    "task_requests", "task_tags", "task_results", "task_runs", "task_to_run", "task_inputs",
+    "task_outputs", "task_edges", "completed_task_edges", "jobs",
     "values", "shared_values", "resource_group_to_shared_value_ref", "job_to_shared_value_ref", "bot_events",
 )  # fmt: skip
 IDS = frozenset((

@@ -43,7 +43,7 @@ MORE_LISTS = {
     "a state that is rare": f"{API}tasks/list?tags={TAG}&state=EXPIRED&limit=50",
     "the last that ended": f"{API}tasks/list?tags={TAG}&sort=COMPLETED_TS&limit=50",
 }
-COPIED = ("task_requests", "task_slices", "task_tags", "task_results", "task_runs")
+COPIED = ("task_requests", "task_tags", "task_results", "task_runs")
 MINUTE = 60_000_000
 STEP = (MINUTE // 1000) << 20
 FAILS = 10

@@ -358,7 +358,7 @@ class MariaDBLink:
         )  # fmt: skip
 
     def tables(self) -> list[str]:
-        return [str(name) for (name,) in self.rows("SHOW TABLES")]
+        return [str(name) for name, _ in self.rows("SHOW FULL TABLES WHERE Table_type = 'BASE TABLE'")]
 
     def socket(self) -> str:
         return f"unix_socket={self.rows('SELECT @@socket')[0][0]}"

@@ -172,7 +172,11 @@ def _chunks(ids: Sequence[int]) -> Iterable[Sequence[int]]:
 
 EDGES = "SELECT child, COUNT(*) FROM task_edges WHERE child {in:ids} GROUP BY child"
 COMPLETED = "SELECT child, COUNT(*) FROM completed_task_edges WHERE child {in:ids} GROUP BY child"
-SLICES = "SELECT task_id, slice, queue, idempotent FROM task_slices WHERE task_id {in:ids}"
+SLICES = """
+    SELECT id, 0, queue, idempotent FROM task_requests WHERE id {in:ids}
+     UNION ALL
+    SELECT task_id, slice, queue, idempotent FROM further_slices WHERE task_id {in:ids}
+"""
 INPUTS = """
     SELECT i.task_id, i.position, i.type, v.size, s.id
       FROM task_inputs i LEFT JOIN "values" v ON v.id = i.value_id
@@ -584,11 +588,6 @@ BROKEN = {
         SELECT s.name, s.position FROM sinks s
          WHERE s.position > (
              SELECT COALESCE(MAX(m.value), 0) FROM shared_numbers m WHERE m.name = 'outbox_position')""",
-    "3 a task without children is no output of its job, or one with children is": """
-        SELECT r.id, r.job_id FROM task_results r JOIN jobs j ON j.id = r.job_id
-          LEFT JOIN output_tasks o ON o.job_id = r.job_id AND o.task_id = r.id
-         WHERE j.staged = 0 AND j.id NOT IN (SELECT w.subject FROM chunked_work w WHERE w.kind = 'delete_job')
-           AND (o.task_id IS NULL) <> EXISTS (SELECT 1 FROM task_edges e WHERE e.parent = r.id)""",
     "0 a right to run is in a queue that does not exist": """
         SELECT t.task_id, t.queue FROM task_to_run t LEFT JOIN task_dimensions d ON d.id = t.queue
          WHERE d.id IS NULL""",
@@ -644,7 +643,7 @@ def _discovery(tx: Tx) -> Iterable[str]:
 
 _OF_TASKS = (
     ("task_requests", "id"),
-    ("task_slices", "task_id"),
+    ("further_slices", "task_id"),
     ("secret_bytes", "task_id"),
     ("task_stdin", "task_id"),
     ("task_tags", "task_id"),
@@ -663,15 +662,11 @@ _OF_TASKS = (
     ("task_delegates", "delegate"),
     ("task_annotations", "task_id"),
 )
-_OF_MEMBERS = ("task_labels", "input_tasks", "output_tasks")
 _OF_JOBS = (
     ("task_results", "job_id"),
     ("task_requests", "job_id"),
     ('"values"', "owner_job_id"),
     ("job_to_shared_value_ref", "job_id"),
-    ("task_labels", "job_id"),
-    ("input_tasks", "job_id"),
-    ("output_tasks", "job_id"),
     ("job_meta", "job_id"),
     ("job_codes", "job_id"),
     ("chunked_work", "job_id"),
@@ -700,18 +695,11 @@ def _lost(table: str, column: str, other: str, key: str) -> str:
          WHERE y.{key} IS NULL AND x.{column} IS NOT NULL"""
 
 
-def _lost_member(table: str) -> str:
-    return f"""
-        SELECT '{table}.task_id', x.task_id, x.job_id FROM {table} x LEFT JOIN task_results y ON y.id = x.task_id
-         WHERE y.id IS NULL"""
-
-
 DANGLING = "\nUNION ALL".join(
     [
         *(_lost(table, column, "task_results", "id") for table, column in _OF_TASKS),
         *(_lost(table, column, "jobs", "id") for table, column in _OF_JOBS),
         *(_lost(*names) for names in _OTHERS),
-        *(_lost_member(table) for table in _OF_MEMBERS),
     ]
 )
 DANGLING_TEXT = """

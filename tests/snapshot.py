@@ -143,7 +143,8 @@ class _Postgresql:
         found: dict[str, list[tuple[str, str]]] = {}
         for table, name, kind in self.all(
             "SELECT table_name, column_name, data_type FROM information_schema.columns"
-            " WHERE table_schema = 'public' ORDER BY table_name, ordinal_position"
+            " JOIN information_schema.tables USING (table_schema, table_name)"
+            " WHERE table_schema = 'public' AND table_type = 'BASE TABLE' ORDER BY table_name, ordinal_position"
         ):
             found.setdefault(table, []).append((name, kind))
         return found
@@ -183,7 +184,8 @@ class _Mariadb:
         found: dict[str, list[tuple[str, str]]] = {}
         for table, name, kind in self.all(
             "SELECT table_name, column_name, data_type FROM information_schema.columns"
-            " WHERE table_schema = DATABASE() ORDER BY table_name, ordinal_position"
+            " JOIN information_schema.tables USING (table_schema, table_name)"
+            " WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' ORDER BY table_name, ordinal_position"
         ):
             if not table.startswith("kept_"):
                 found.setdefault(table, []).append((name, kind))

@@ -31,7 +31,7 @@ WHOLE = [
     "late", "efficiency-1", "efficiency-10", "efficiency-100",
     "W1-two-bots", "W2-two-bots", "W3-two-bots", "W3-chain-two-bots", "resume",
 ]  # fmt: skip
-WRITTEN = ("task_requests", "task_slices", "task_tags", "task_results", "task_runs", "task_to_run", "outbox")
+WRITTEN = ("task_requests", "task_tags", "task_results", "task_runs", "task_to_run", "outbox")
 
 
 def bench(*args, module="bench.core"):

@@ -124,7 +124,7 @@ class Graphs:
 
 def rows(server: LiveServer) -> dict[str, int]:
     """How many rows there are of everything that a submit may store."""
-    tables = ("jobs", "task_requests", "task_results", "task_slices", "task_labels", "task_edges", "request_keys")
+    tables = ("jobs", "task_requests", "task_results", "further_slices", "task_edges", "request_keys")
     with closing(databases.open_for_test(server.database, role="reader")) as db:
         count: Callable[[Any], dict[str, int]] = lambda tx: {  # noqa: E731
             name: int(tx.one(f"SELECT COUNT(*) FROM {name}")[0]) for name in tables

@@ -296,6 +296,7 @@ HOT: dict[str, Call] = {
     "cancel": lambda tx, w, f: cancel.cancel(tx, sorted(f["ids"].values())[-5:], now=w.now, ids=w.ids),
     "cancel a job": lambda tx, w, f: cancel.cancel_job(tx, f["job"], now=w.now, ids=w.ids),
     "cancel by tag": lambda tx, w, f: task_request.tagged(tx, ["k:v"], after=0, until=1 << 62, n=1000),
+    "cancel by a pool": lambda tx, w, f: task_request.tagged(tx, ["pool:none"], after=0, until=1 << 62, n=1000),
     "rerun": lambda tx, w, f: rerun.rerun(tx, f["ids"]["c1"], now=w.now, ids=w.ids, force=True),
     "what is due": lambda tx, w, f: next_due.first(tx),
     "sweep runs": _later(301, "runs"),
@@ -319,7 +320,7 @@ HOT: dict[str, Call] = {
     "a session": lambda tx, w, f: session.read(tx, "none"),
     "tell a story": lambda tx, w, f: outbox.history(tx, f["ids"]["x"]),
     "capacity": lambda tx, w, f: task_queues.served(
-        tx, [row[0] for row in w.all("SELECT queue FROM task_slices LIMIT 3")]
+        tx, [row[0] for row in w.all("SELECT queue FROM task_requests LIMIT 3")]
     ),
     "which bots are left": lambda tx, w, f: task_queues.count_serving(tx, [_queue(w), 7]),
     "new queues": lambda tx, w, f: task_queues.created_after(tx, queue=0, n=1000),

@@ -29,7 +29,7 @@ ALONE = {
 BOT = {("bots", "id"), ("bot_settings", "bot_id")}
 NAMES = {"bot_id", "request_key"}
 HASHES = {("task_dimensions", "hash"), ("dedupe_sources", "dedupe_key")}
-FIXED = {("task_to_run", "queue"), ("task_slices", "queue"), ("task_to_run", "task_rank")}
+FIXED = {("task_to_run", "queue"), ("task_requests", "queue"), ("task_to_run", "task_rank")}
 
 
 def multiply(world: World, shot: Snapshot) -> dict[str, int]:

@@ -9,6 +9,7 @@ from myrmidon.scheduler import cancel, maintenance
 from myrmidon.scheduler.cancel import Cancelled
 from myrmidon.scheduler.idempotency import number_of_key
 from myrmidon.scheduler.report import Outcome
+from myrmidon.store.tables import task_request
 
 
 @pytest.fixture
@@ -177,6 +178,19 @@ def test_tasks_are_cancelled_by_all_their_tags(w):
     w.carry()
     assert [w.state(task) for task in (both, one, running)] == ["CANCELLED", "READY", "RUNNING"]
     assert w.task(running).killing == 0
+
+
+@pytest.mark.parametrize("tags", [["pool:other"], ["pool:other", "user:ann"], ["user:ann", "a:1"]])
+def test_tasks_are_cancelled_by_tags_that_have_no_rows_however_many_others_there_are(w, monkeypatch, tags):
+    monkeypatch.setattr(task_request, "LOOKED_AT", 3)
+    meant = []
+    for _ in range(3):
+        others = [w.submit(tags=["a:1"]) for _ in range(5)]
+        meant.append(w.submit(pool="other", tags=["a:1"], user="ann"))
+    w.do(cancel.cancel_tagged, tags, group_id=w.group.id)
+    w.carry()
+    assert {w.state(task) for task in meant} == {"CANCELLED"}
+    assert {w.state(task) for task in others} == {"READY"}
 
 
 def test_running_tasks_are_killed_by_tag_only_when_asked_to(w):

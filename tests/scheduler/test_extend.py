@@ -168,7 +168,7 @@ def test_a_held_node_may_join(w):
 def test_subs_find_old_and_new_labels(w):
     job = w.job({"a": []})
     w.extend(job, {"b": []}, command=["x", {"$subs": "taskId:a"}, {"$subs": "taskId:b"}])
-    properties = w.column("SELECT properties FROM task_slices WHERE task_id = :id", id=job["b"])[0]
+    properties = w.column("SELECT properties FROM task_requests WHERE id = :id", id=job["b"])[0]
     assert f"{job['a']:x}00" in properties
     assert f"{job['b']:x}00" in properties
 

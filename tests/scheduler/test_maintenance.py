@@ -399,9 +399,9 @@ def test_a_job_is_deleted_in_transactions_that_do_not_grow_with_it(w):
     w.do(retention.delete_job, job.id, group_id=w.group.id)
     sizes = []
     while w.read(chunked_work.turns):
-        before = w.count("task_labels")
+        before = w.count("task_results")
         w.do(maintenance.run_step, job.id)
-        sizes.append(before - w.count("task_labels"))
+        sizes.append(before - w.count("task_results"))
     assert max(sizes) <= 3
     assert (sum(sizes), w.count("jobs")) == (10, 0)
 

@@ -12,9 +12,9 @@ from myrmidon.store.tables import log as logs
 from tests.builders import a_function, inline, output_of, returned, shared
 
 TABLES = (
-    "task_requests", "task_slices", "task_tags", "secret_bytes", "task_stdin", "task_to_run", "task_results",
-    "task_runs", "performance_stats", "dedupe_sources", "jobs", "task_labels", "task_edges", "completed_task_edges",
-    "input_tasks", "output_tasks", '"values"', "task_inputs", "task_input_parts",
+    "task_requests", "further_slices", "task_tags", "secret_bytes", "task_stdin", "task_to_run", "task_results",
+    "task_runs", "performance_stats", "dedupe_sources", "jobs", "task_edges", "completed_task_edges",
+    '"values"', "task_inputs", "task_input_parts",
     "task_outputs", "task_delegates", "job_codes", "outbox", "request_keys", "chunked_work",
 )  # fmt: skip
 

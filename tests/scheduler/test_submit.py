@@ -11,6 +11,8 @@ from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, WrongState
 from myrmidon.model.ids import show_run
 from myrmidon.scheduler import bots, claim, idempotency, resource_groups, submit
 from myrmidon.store.tables import request_key, task_request
+from myrmidon.store.views import task_search
+from myrmidon.store.views.task_search import TaskSearch
 from tests.builders import a_function, a_task, blind_once, constant, in_doubt, seconds
 from tests.model.requests import nested
 from tests.world import fault
@@ -60,9 +62,20 @@ def test_every_field_of_a_request_is_kept(world):
 
 def test_manual_and_automatic_tags_find_a_task(world):
     task = world.submit(tags=["build:17"], user="ada", slices=[{"os": "Linux|Mac"}, {"gpu": "none"}])
-    tags = world.column("SELECT tag FROM task_tags WHERE task_id = :id ORDER BY tag", id=task)
+    world.submit(user="bob", priority=90, slices=[{"os": "Windows", "pool": "other"}])
+    tags = json.decode(world.column("SELECT tags FROM task_requests WHERE id = :id", id=task)[0])
     expected = ["build:17", "gpu:none", "os:Linux", "os:Mac", "pool:default", "priority:100"]
     assert tags == [*expected, "service_account:none", "user:ada"]
+    for tag in tags:
+        search = TaskSearch(terms=[[tag]])
+        found, _ = world.read(lambda tx, search=search: task_search.page(tx, search, n=9))
+        assert found[-1] == task, tag
+        assert len(found) == 1 or tag == "service_account:none"
+
+
+def test_tags_that_most_tasks_have_by_themselves_cost_no_row(world):
+    world.submit(tags=["build:17"])
+    assert world.column("SELECT tag FROM task_tags") == ["build:17"]
 
 
 def test_caches_environment_and_files_reach_the_bot(world):
@@ -290,7 +303,7 @@ def test_a_secret_reaches_the_claiming_run_and_nobody_else(world):
     run = world.take("b1")
     assert (run.secret_bytes, "hush" in repr(run)) == (b"hush", False)
     told = json.encode([structs.asdict(stored(world, task)), structs.asdict(world.task(task)), world.story(task)])
-    slices = world.column("SELECT properties FROM task_slices")
+    slices = world.column("SELECT properties FROM task_requests")
     events = world.column("SELECT body FROM outbox")
     assert not any(
         secret in text.encode() for text in [told.decode(), *slices, *events] for secret in (b"hush", b"aHVzaA")

@@ -42,9 +42,9 @@ RULES = Rules(
     secret_key=b"simulated",
 )
 EMPTY_IN_THE_END = (
-    "request_keys", "chunked_work", "task_requests", "task_slices", "secret_bytes", "task_stdin", "task_tags",
+    "request_keys", "chunked_work", "task_requests", "further_slices", "secret_bytes", "task_stdin", "task_tags",
     "task_to_run", "task_results", "task_runs", "performance_stats", "dedupe_sources", "task_logs", "log_chunks",
-    "jobs", "task_labels", "task_edges", "completed_task_edges", "input_tasks", "output_tasks", "values",
+    "jobs", "task_edges", "completed_task_edges", "values",
     "job_to_shared_value_ref", "task_inputs", "task_input_parts", "task_outputs", "task_delegates", "job_codes",
     "outbox",
 )  # fmt: skip

@@ -101,7 +101,7 @@ def store_added_parents(
     if _may_close_a_cycle(edges, new_tasks, by):
         _check_cycles(uow, job_id, edges, ids, new_tasks)
     if edges:
-        _store(uow, job_id, edges, locked)
+        _store(uow, edges, locked)
 
 
 def _check_waiting(
@@ -166,7 +166,7 @@ def _check_cycles(
     check.finish()
 
 
-def _store(uow: UnitOfWork, job_id: int, edges: Sequence[tuple[int, int]], locked: Mapping[int, TaskResult]) -> None:
+def _store(uow: UnitOfWork, edges: Sequence[tuple[int, int]], locked: Mapping[int, TaskResult]) -> None:
     satisfied = [
         (parent, child, locked[parent].instance_id)
         for parent, child in edges
@@ -184,7 +184,6 @@ def _store(uow: UnitOfWork, job_id: int, edges: Sequence[tuple[int, int]], locke
             for child, n in sorted(num_new.items())
         ],
     )
-    jobs.drop_outputs(uow.tx, job_id, sorted({parent for parent, _ in edges}))
 
 
 def satisfies(parent: TaskResult, *, resolves_all: bool) -> bool:

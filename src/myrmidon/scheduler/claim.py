@@ -23,6 +23,8 @@ from myrmidon.model.task_request import cache_names
 from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.model.task_to_run import MAY_BE_NEAR, READS_SHARED, USES_CACHES, Accepts, Head, TaskToRun
 from myrmidon.model.value import Value
+from myrmidon.scheduler import kept_task
+from myrmidon.scheduler.kept_task import Contents, KeptTask
 from myrmidon.scheduler.policy import DEFAULT_RULES, GroupShares, Rules, best_queues, local_first, pick_queues
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
@@ -119,8 +121,13 @@ def claim(
     if poll.n < 1:
         return []
     if bot.serving:
-        taken = _take(uow, bot, poll.accepts, min(poll.n, rules.claim_limit), leave=poll.leave)
+        heads = _heads(uow, bot, poll.accepts)
+        if not heads:
+            kept = kept_task.take(tx, bot, now, accepts=poll.accepts, leave=poll.leave)
+            return _start_kept(uow, bot, poll, kept) if kept is not None else []
+        taken = _take(uow, bot, heads, min(poll.n, rules.claim_limit), leave=poll.leave)
     else:
+        kept_task.write(tx)
         taken = _take_terminate_task(uow, bot) if poll.accepts.includes(functions=False) else []
     if not taken:
         return []
@@ -162,10 +169,8 @@ def _repeat(uow: UnitOfWork, poll: Poll) -> list[Claimed]:
 # ---------------------------------------------------------------- choosing
 
 
-def _take(
-    uow: UnitOfWork, bot: Bot, accepts: Accepts, n: int, *, leave: frozenset[int]
-) -> list[tuple[TaskToRun, TaskResult]]:
-    """Lock rows of task_to_run in order of preference, with their tasks.
+def _heads(uow: UnitOfWork, bot: Bot, accepts: Accepts) -> list[Head]:
+    """The heads of the queues from which the bot can take tasks now.
 
     The dimensions are compared again: the stored matches of bots to queues are only an index.
     """
@@ -175,8 +180,15 @@ def _take(
             continue
         if dimensions.serves(head.dimensions, bot.dimensions):
             heads.append(head)
-    if not heads:
-        return []
+    if heads and uow.tx.effects.claim_follows and kept_task.write(uow.tx):
+        return _heads(uow, bot, accepts)
+    return heads
+
+
+def _take(
+    uow: UnitOfWork, bot: Bot, heads: Sequence[Head], n: int, *, leave: frozenset[int]
+) -> list[tuple[TaskToRun, TaskResult]]:
+    """Lock rows of task_to_run in order of preference, with their tasks."""
     chosen = _choose(uow, _Taker(bot, leave), heads, n)
     further = [row.task_id for row in chosen if row.instance]
     if further and not (running := _running_on(uow, bot)).isdisjoint(further):
@@ -368,11 +380,29 @@ def _start(
         if not task.skips_request_lookup:
             special.append(task.id)
     task_to_run.remove_taken(uow.tx, rows)
+    _insert_runs(uow, bot, runs)
+    uow.flush()
+    return _claimed(uow, runs, token, work, special=sorted(special))
+
+
+def _start_kept(uow: UnitOfWork, bot: Bot, poll: Poll, kept: KeptTask) -> list[Claimed]:
+    """Start a task that this transaction has made ready, and whose row is not written yet."""
+    bots.save_claim(uow.tx, bot, poll.nonce, uow.now)
+    token, task, work = poll.token(), kept.task, kept.work
+    task.run_number = next_run_number(task.run_number) or 0
+    task.bot_id = bot.id
+    task.started_at = uow.now
+    kept.start(uow.tx, uow.now)
+    run = _new_run(uow, bot, poll, kept.to_run, task, token_hash=token_hash(token), lease=work.lease)
+    _insert_runs(uow, bot, [run])
+    special = [] if task.skips_request_lookup else [task.id]
+    return _claimed(uow, [run], token, {(task.id, run.slice): work}, special=special, known=kept.contents)
+
+
+def _insert_runs(uow: UnitOfWork, bot: Bot, runs: Sequence[TaskRun]) -> None:
     # The bot may be idle since later than now: that time may come from another server's clock.
     since = min(bot.idle_at, uow.now) if bot.idle_at is not None else None
     task_run.insert(uow.tx, runs, bot_version=bot.version, bot_dimensions=bot.dimensions, idle_since=since)
-    uow.flush()
-    return _claimed(uow, runs, token, work, special=sorted(special))
 
 
 def _new_run(
@@ -410,26 +440,33 @@ def _claimed(
     work: Mapping[tuple[int, int], Work],
     *,
     special: Sequence[int],
+    known: Contents | None = None,
 ) -> list[Claimed]:
-    """The runs with everything that the bot needs; only ``special`` tasks may have inputs, outputs and extras."""
+    """The runs with everything that the bot needs; only ``special`` tasks may have inputs, outputs and extras.
+
+    ``known``: those of the only run.
+    """
     if not runs:
         return []
     inputs: Mapping[int, list[Value]] = {}
-    outputs: Mapping[int, Sequence[values.OutputRow]] = {}
     extras: Mapping[int, Extras] = {}
-    if special:
+    types: dict[int, list[str]] = {}
+    if known is not None:
+        task_id = runs[0].task_id
+        inputs, types, extras = {task_id: known.inputs}, {task_id: known.output_types}, {task_id: known.extras}
+    elif special:
         todo = {run.task_id: work[run.task_id, run.slice] for run in runs}
         readers = [task_id for task_id in special if todo[task_id].num_inputs]
         inputs = values.inputs(uow.tx, readers) if readers else {}
         writers = [task_id for task_id in special if todo[task_id].num_outputs]
         outputs = values.outputs(uow.tx, writers) if writers else {}
+        types = {task_id: [kind for _, _, _, kind in rows] for task_id, rows in outputs.items()}
         extras = task_request.extras(uow.tx, special)
     claimed: list[Claimed] = []
     for run in runs:
         to_do = work[run.task_id, run.slice]
         of_function = to_do.func_name is not None
         extra = extras.get(run.task_id) or _NO_EXTRAS
-        written = outputs.get(run.task_id)
         claimed.append(
             Claimed(
                 task_id=run.task_id,
@@ -437,7 +474,7 @@ def _claimed(
                 token=token,
                 work=to_do,
                 inputs=inputs.get(run.task_id) or [],
-                output_types=[kind for _, _, _, kind in written] if written else [],
+                output_types=types.get(run.task_id) or [],
                 label=extra.label or "" if of_function else "",
                 code=extra.code or to_do.code or "",
                 environment=extra.environment or to_do.environment or "",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from myrmidon.model.dag import Dag, ExistingTask, build_dag
-from myrmidon.model.errors import Conflict, InvalidRequest, MyrmidonError, NotFound, Problem, WrongState
+from myrmidon.model.errors import Conflict, InvalidRequest, NotFound, Problem, WrongState
 from myrmidon.model.ids import IdSource, Micros, show_task
 from myrmidon.model.job import Graph, RequiresPolicy
 from myrmidon.model.job_document import GROWTH_KEYS, labels_named, labels_of, labels_read, parse_graph
@@ -29,14 +29,13 @@ from myrmidon.scheduler.growth import (
 from myrmidon.scheduler.job_codes import with_submitted_code
 from myrmidon.scheduler.job_draft import definitions_of
 from myrmidon.scheduler.new_task import NewTask, OutputSlot
-from myrmidon.scheduler.new_tasks import check_parents, open_group, store_new_tasks
-from myrmidon.scheduler.new_values import check_shared, require_files
+from myrmidon.scheduler.new_tasks import open_group, store_new_tasks
+from myrmidon.scheduler.new_values import require_files
 from myrmidon.scheduler.policy import DEFAULT_RULES, SECOND, Rules
 from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.resume import scope_of_added
-from myrmidon.scheduler.submit import check_external_ids
-from myrmidon.scheduler.submit_job import output_slots
+from myrmidon.scheduler.submit_job import check_named, output_slots
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import chunked_work, edge, task_result
@@ -106,7 +105,7 @@ def extend(
     extension = _Extension(graph, dag, ids_by_label, definitions, authenticated, by)
     new_tasks = _new_tasks(uow, job, extension, growth, outputs)
     _check(uow, group_id, new_tasks)
-    tasks = _store(uow, job, new_tasks, output_slots(outputs))
+    tasks = store_new_tasks(uow, job.resource_group_id, new_tasks, produced=output_slots(outputs))
     store_growth(uow, job_id, growth, ids=ids_by_label, new_tasks=new_tasks, limits=limits)
     make_ready(uow, [t for t in tasks if t.satisfied and not t.held])
     if by is not None:
@@ -332,26 +331,8 @@ def _new_task(
 
 
 def _check(uow: UnitOfWork, group_id: int, new_tasks: Sequence[NewTask]) -> None:
-    refused: dict[int, MyrmidonError] = {
-        **check_parents(uow, group_id, new_tasks),
-        **check_shared(uow, group_id, new_tasks),
-    }
-    refused.update(check_external_ids(uow, group_id, new_tasks))
-    for error in refused.values():
-        raise error
+    check_named(uow, group_id, new_tasks)
     require_files(uow, group_id, [new_task.request for new_task in new_tasks])
-
-
-def _store(
-    uow: UnitOfWork, job: Job, new_tasks: Sequence[NewTask], produced: Mapping[str, Sequence[OutputSlot]]
-) -> list[TaskResult]:
-    tasks = store_new_tasks(uow, job.resource_group_id, new_tasks, produced=produced)
-    has_children = {parent for new_task in new_tasks for parent in new_task.parents}
-    begins = [new_task.task_id for new_task in new_tasks if not new_task.parents]
-    ends = [new_task.task_id for new_task in new_tasks if new_task.task_id not in has_children]
-    jobs.drop_outputs(uow.tx, job.id, sorted(has_children))
-    jobs.insert_input_and_output_tasks(uow.tx, job.id, begins, ends)
-    return tasks
 
 
 def seal(tx: Tx, job_id: int, *, group_id: int, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> Job:

@@ -27,7 +27,7 @@ class NewTask(Struct, kw_only=True, gc=False):
     job_id: int | None = None
     insertion: int | None = None
     label: str | None = None
-    definition_hash: str = ""
+    definition_hash: str | None = None
     parents: Sequence[int] = ()
     satisfied: Sequence[tuple[int, int | None]] = ()
     policy: RequiresPolicy = RequiresPolicy.ALL_SUCCEEDED

@@ -26,12 +26,10 @@ from myrmidon.scheduler.new_values import store_values
 from myrmidon.scheduler.policy import SECOND, Rules
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.engine.sql import Row
 from myrmidon.store.tables import edge, pool_order, resource_group, task_queues, task_request, task_result
-from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables.resource_group import ResourceGroup
 from myrmidon.store.tables.task_queues import Queue
-from myrmidon.store.tables.task_request import RequestRow, SliceRow
+from myrmidon.store.tables.task_request import WITHOUT_ROWS, RequestRow, SliceRow
 
 _QUEUE_TOUCH_INTERVAL: Micros = 3600 * SECOND
 _encode = json.Encoder().encode
@@ -157,7 +155,6 @@ class _NewRows:
         """How many of the tasks each task has triggered."""
         self.edges: list[tuple[int, int]] = []
         self.satisfied: list[tuple[int, int, int | None]] = []
-        self.labels: list[Row] = []
 
     def insert(self, tx: Tx) -> None:
         for task_id, n in sorted(self.children.items()):
@@ -171,8 +168,6 @@ class _NewRows:
             edge.insert(tx, self.edges)
         if self.satisfied:
             edge.complete(tx, self.satisfied)
-        if self.labels:
-            jobs.insert_labels(tx, self.labels)
 
 
 def store_new_tasks(
@@ -201,19 +196,22 @@ def store_new_tasks(
     texts: _Texts = {}
     with_values: list[NewTask] = []
     for new_task in new_tasks:
-        _add_request(uow, group_id, new_task, rows)
-        _add_slices(uow, new_task, next_key, queues, texts, rows)
-        if new_task.parents or new_task.label is not None:
-            _add_to_graph(new_task, rows)
+        slices = _slices(uow, new_task, next_key, queues, texts)
+        _add_request(uow, group_id, new_task, slices, rows)
+        if new_task.parents:
+            rows.edges += [(parent, new_task.task_id) for parent in new_task.parents]
+            rows.satisfied += [(parent, new_task.task_id, run) for parent, run in new_task.satisfied]
         has_values = _has_values(new_task.request)
         if has_values and new_task.job_id is not None:
             with_values.append(new_task)
         tasks.append(_waiting_task(uow, group_id, new_task, has_values=has_values))
     rows.insert(uow.tx)
+    if len(new_tasks) == 1:
+        uow.new_task = new_tasks[0]
     if with_values:
         store_values(uow, with_values[0].job_id or 0, with_values, produced or {})
     if staged:
-        task_result.insert_staged(uow.tx, tasks)
+        task_result.insert_announced(uow.tx, tasks)
     else:
         uow.add(tasks)
     return tasks
@@ -224,12 +222,13 @@ def _has_values(request: TaskRequest) -> bool:
     return request.function is not None or bool(request.inputs or request.outputs)
 
 
-def _add_request(uow: UnitOfWork, group_id: int, new_task: NewTask, rows: _NewRows) -> None:
-    """Add the row of a request with its tags and contents, and put it into ``uow.requests``."""
-    r = new_task.request
+def _add_request(uow: UnitOfWork, group_id: int, new_task: NewTask, slices: list[SliceRow], rows: _NewRows) -> None:
+    """Add the row of a request with its slices, tags and contents, and put it into ``uow.requests``."""
+    r, first = new_task.request, slices[0]
     new_task.tags = automatic_tags(structs.replace(r, user=new_task.user) if new_task.user else r)
     for tag in new_task.tags:
-        rows.tags.append((tag, new_task.task_id))
+        if not tag.startswith(WITHOUT_ROWS):
+            rows.tags.append((tag, new_task.task_id))
     row = RequestRow(
         id=new_task.task_id,
         resource_group_id=group_id,
@@ -262,6 +261,16 @@ def _add_request(uow: UnitOfWork, group_id: int, new_task: NewTask, rows: _NewRo
         num_inputs=len(r.inputs),
         num_outputs=len(r.outputs),
         resume_scope=new_task.resume_scope,
+        label=new_task.label,
+        definition_hash=new_task.definition_hash,
+        added_by=new_task.added_by,
+        num_slices=len(slices),
+        queue=first.queue,
+        expiration=first.expiration,
+        wait_for_capacity=first.wait_for_capacity,
+        idempotent=first.idempotent,
+        properties_hash=first.properties_hash,
+        properties=first.properties,
     )
     if r.function is not None:
         row = structs.replace(
@@ -276,7 +285,9 @@ def _add_request(uow: UnitOfWork, group_id: int, new_task: NewTask, rows: _NewRo
             environment=r.function.environment or None,
         )
     rows.requests.append(row)
+    rows.slices += slices[1:]
     uow.requests[new_task.task_id] = row
+    uow.slices[new_task.task_id] = slices
     if r.secret_bytes is not None:
         rows.secrets.append((new_task.task_id, r.secret_bytes))
     if r.stdin is not None:
@@ -289,22 +300,17 @@ _Texts: TypeAlias = dict[tuple[int, int, int], list[tuple[str, str]]]
 """The texts of slices and their digests. Requests that were read once for many calls share them."""
 
 
-def _add_slices(
-    uow: UnitOfWork,
-    new_task: NewTask,
-    keys: Iterator[QueueKey],
-    queues: Mapping[QueueKey, int],
-    known: _Texts,
-    rows: _NewRows,
-) -> None:
-    """Add the rows of the slices, and put them into ``uow.slices``. ``keys`` yields the queue of each slice."""
+def _slices(
+    uow: UnitOfWork, new_task: NewTask, keys: Iterator[QueueKey], queues: Mapping[QueueKey, int], known: _Texts
+) -> list[SliceRow]:
+    """The slices of a new task. ``keys`` yields the queue of each slice."""
     r = new_task.request
     if r.function is None or r.secret_bytes is not None or r.stdin is not None:
         texts = slice_texts(r, uow.rules)
     else:
         same = id(r.slices), id(r.function), id(r.outputs)
         texts = known[same] = known.get(same) or slice_texts(r, uow.rules)
-    own = uow.slices[new_task.task_id] = []
+    own = []
     for number, task_slice in enumerate(r.slices):
         text, digest = texts[number]
         own.append(
@@ -319,7 +325,7 @@ def _add_slices(
                 properties=text,
             )
         )
-    rows.slices += own
+    return own
 
 
 def slice_texts(r: TaskRequest, rules: Rules) -> list[tuple[str, str]]:
@@ -331,15 +337,6 @@ def slice_texts(r: TaskRequest, rules: Rules) -> list[tuple[str, str]]:
         properties_row(one.properties, secret_hmac=secret, stdin_hmac=stdin, function=r.function, input_digests=types)
         for one in r.slices
     ]
-
-
-def _add_to_graph(new_task: NewTask, rows: _NewRows) -> None:
-    """Add the edges to the parents of a task, and its label."""
-    task_id = new_task.task_id
-    rows.edges += [(parent, task_id) for parent in new_task.parents]
-    rows.satisfied += [(parent, task_id, run) for parent, run in new_task.satisfied]
-    if new_task.job_id and new_task.label is not None:
-        rows.labels.append((new_task.job_id, new_task.label, task_id, new_task.definition_hash, new_task.added_by))
 
 
 def _waiting_task(uow: UnitOfWork, group_id: int, new_task: NewTask, *, has_values: bool) -> TaskResult:

@@ -141,8 +141,7 @@ class _ValueWriter:
         self.uow = uow
         self.job_id = job_id
         self.produced = produced
-        self.next_data_id = 0 if uow.is_empty_job(job_id) else values.last_data_id(uow.tx, job_id) + 1
-        self.rows: list[tuple[int, int, int, str, bytes | None, str | None, int | None]] = []
+        self.rows: list[tuple[int, int, str, bytes | None, str | None, int | None]] = []
         self.input_rows: list[values.InputRow] = []
         self.part_rows: list[values.PartRow] = []
         self.output_rows: list[tuple[int, int, str, int | None, int | None]] = []
@@ -181,8 +180,7 @@ class _ValueWriter:
     def _value(self, kind: str, content: Payload | None) -> int:
         value_id = self.uow.new_id()
         stored = (content.inline, content.digest, content.size) if content is not None else (None, None, None)
-        self.rows.append((value_id, self.next_data_id, self.job_id, kind, *stored))
-        self.next_data_id += 1
+        self.rows.append((value_id, self.job_id, kind, *stored))
         return value_id
 
     def store(self) -> None:

@@ -91,8 +91,7 @@ class ReportedOutputs:
 
     def _share(self, task: TaskResult, position: int, value_id: int, type_string: str, payload: Payload) -> None:
         new_id = self.uow.new_id()
-        data_id = values.data_id(self.uow.tx, value_id)
-        shared_value.insert(self.uow.tx, [(new_id, data_id, type_string, payload, self.uow.now)])
+        shared_value.insert(self.uow.tx, [(new_id, value_id, type_string, payload, self.uow.now)])
         share_output(self.uow, task, position, value_id=value_id, shared_value_id=new_id)
 
 

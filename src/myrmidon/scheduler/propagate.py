@@ -25,7 +25,7 @@ from myrmidon.store.tables.job import Job
 
 def propagate(uow: UnitOfWork) -> None:
     """Apply and write all consequences of the changes in this unit of work, then end jobs that are done."""
-    uow.flush()
+    uow.flush(may_keep=not (uow.ended or uow.ready or uow.started_work))
     budget = WHOLE
     if uow.started_work:
         _cancel_first_chunks(uow)
@@ -35,7 +35,7 @@ def propagate(uow: UnitOfWork) -> None:
         if uow.ready:
             ready, uow.ready = uow.ready, []
             make_ready(uow, ready)
-        uow.flush()
+        uow.flush(may_keep=not (uow.ended or uow.ready or uow.started_work))
         if uow.started_work:
             _cancel_first_chunks(uow)
     if uow.jobs:
@@ -70,7 +70,11 @@ def _propagate_ends(uow: UnitOfWork, ended: Sequence[TaskResult], budget: int) -
 
 def _propagate_to_children(uow: UnitOfWork, ended: Sequence[TaskResult], budget: int) -> int:
     """Satisfy the edges to children of ended tasks, up to the budget; the rest becomes chunked work."""
-    parents = {task.id: task for task in ended if uow.jobs[task.job_id or 0].state != JobState.CANCELLED}
+    parents: dict[int, TaskResult] = {}
+    for task in ended:
+        job = uow.jobs[task.job_id or 0]
+        if job.num_tasks > 1 and job.state != JobState.CANCELLED:
+            parents[task.id] = task
     if not parents:
         return budget
     edges = edge.unsatisfied_of(uow.tx, sorted(parents), budget + 1)

@@ -100,7 +100,10 @@ def report(
         task_run.insert_stats(tx, handler.stats)
     if handler.quick_faults:
         _quarantine_failing_bot(uow, bot_id, handler.quick_faults)
-    bots.heartbeat(tx, bot_id, session, now, idle=handler.ended)
+    if handler.ended and tx.effects.claim_follows:
+        bots.end_runs(tx, bot_id, session, now)
+    else:
+        bots.heartbeat(tx, bot_id, session, now, idle=handler.ended)
     return replies
 
 
@@ -301,6 +304,7 @@ def _reply_to_ended_run(run: TaskRun, item: Report) -> Reply:
 
 def _quarantine_failing_bot(uow: UnitOfWork, bot_id: str, faults: int) -> None:
     """Quarantine a bot after ``quick_failures`` quick failures; it would fail every task of its queues."""
+    uow.tx.write_deferred()
     bot = bots.lock(uow.tx, bot_id)
     if bot is None:
         return

@@ -28,6 +28,7 @@ from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import value as values
 from myrmidon.store.tables.chunked_work import ChunkedWork
 from myrmidon.store.tables.job import Job
+from myrmidon.store.tables.task_request import has_rows
 
 
 def delete_job(tx: Tx, job_id: int, *, group_id: int, now: Micros, ids: IdSource, rules: Rules = DEFAULT_RULES) -> None:
@@ -61,7 +62,6 @@ def delete_of_job(uow: UnitOfWork, job_id: int, n: int) -> bool:
     """Delete up to n tasks of a locked job, then its references, its values and at last the job; whether it is gone."""
     page = jobs.task_ids(uow.tx, job_id, n)
     if page:
-        jobs.delete_members(uow.tx, job_id, page)
         delete_tasks(uow, page)
     if len(page) == n:
         return False
@@ -84,7 +84,9 @@ def delete_tasks(uow: UnitOfWork, task_ids: Sequence[int]) -> None:
     if not task_ids:
         return
     tagged = task_request.tags_of(uow.tx, task_ids)
-    tags = sorted({(tag, task_id) for task_id, text in tagged for tag in json.decode(text, type=list[str])})
+    tags = sorted(
+        {(tag, task_id) for task_id, text in tagged for tag in json.decode(text, type=list[str]) if has_rows(tag)}
+    )
     edge.delete_of_tasks(uow.tx, task_ids)
     notes.delete_of_tasks(uow.tx, task_ids)
     values.delete_of_tasks(uow.tx, task_ids)

@@ -26,7 +26,6 @@ from myrmidon.scheduler.propagate import propagate
 from myrmidon.scheduler.ready import make_ready
 from myrmidon.scheduler.unit_of_work import UnitOfWork
 from myrmidon.store.engine.db import Tx
-from myrmidon.store.tables import job as jobs
 from myrmidon.store.tables import request_key as request_keys
 from myrmidon.store.tables import task_request, task_result
 from myrmidon.store.tables.job import Job
@@ -267,7 +266,6 @@ def _store_lone_function(uow: UnitOfWork, group_id: int, new_task: NewTask) -> l
     graph = Graph(name=new_task.request.name, nodes=[], failure_policy=FailurePolicy.FAIL_FAST)
     job = new_job(uow, group_id, new_task.job_id or 0, graph, deadline_at=new_task.deadline_at)
     uow.add_job(job)
-    jobs.insert_input_and_output_tasks(uow.tx, job.id, [new_task.task_id], [new_task.task_id])
     return store_new_tasks(uow, group_id, [new_task])
 
 

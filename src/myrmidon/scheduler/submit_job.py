@@ -11,10 +11,11 @@ from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from myrmidon.model.errors import Conflict, InvalidRequest, MyrmidonError, Problem, WrongState
+from myrmidon.model.errors import Conflict, InvalidRequest, Problem, WrongState
 from myrmidon.model.ids import IdSource, Micros
 from myrmidon.model.job import Graph
 from myrmidon.model.states import JobState, TaskState
+from myrmidon.model.task_request import Shared
 from myrmidon.model.task_result import TaskResult
 from myrmidon.scheduler.idempotency import check_key, claim_request_key, key_conflict
 from myrmidon.scheduler.job_draft import JobDraft
@@ -238,7 +239,6 @@ def _commit_job(uow: UnitOfWork, group_id: int, draft: JobDraft, parts: Sequence
         uow.add_job(job)
         _insert_code(uow, job, draft.graph)
         make_ready(uow, [t for t in _store_chunk(uow, group_id, draft, parts[0]) if _may_start(t)])
-    _store_input_and_output_tasks(uow, draft)
     propagate(uow)
     return JobSubmitted(
         job_id=job.id,
@@ -313,14 +313,26 @@ def _store_chunk(
 ) -> list[TaskResult]:
     deadline = _deadline(uow, draft)
     new_tasks = [_new_task(uow, draft, index, deadline) for index in part]
-    refused: dict[int, MyrmidonError] = {
-        **check_parents(uow, group_id, new_tasks),
-        **check_shared(uow, group_id, new_tasks),
-    }
-    refused.update(check_external_ids(uow, group_id, new_tasks))
-    for error in refused.values():
-        raise error
-    return store_new_tasks(uow, group_id, new_tasks, produced=_produced(uow, draft, part), staged=staged)
+    check_named(uow, group_id, new_tasks)
+    produced = _produced(uow, draft, part) if staged else {}
+    return store_new_tasks(uow, group_id, new_tasks, produced=produced, staged=staged)
+
+
+def check_named(uow: UnitOfWork, group_id: int, new_tasks: Sequence[NewTask]) -> None:
+    """Raise the first problem with the running tasks, the shared values and the external ids that requests name."""
+    naming: list[NewTask] = []
+    for new_task in new_tasks:
+        request = new_task.request
+        names = request.parent is not None or request.external_id is not None
+        for given in request.inputs:
+            names = names or isinstance(given, Shared)
+        if names:
+            naming.append(new_task)
+    if not naming:
+        return
+    for check in (check_parents, check_shared, check_external_ids):
+        for error in check(uow, group_id, naming).values():
+            raise error
 
 
 def _new_task(uow: UnitOfWork, draft: JobDraft, index: int, deadline: Micros) -> NewTask:
@@ -356,16 +368,6 @@ def output_slots(outputs: Mapping[str, Sequence[OutputRow]]) -> dict[str, list[O
         label: [OutputSlot(value_id, kind == values.SHARED, shared_id) for kind, value_id, shared_id, _ in rows]
         for label, rows in outputs.items()
     }
-
-
-def _store_input_and_output_tasks(uow: UnitOfWork, draft: JobDraft) -> None:
-    """Store which tasks of the job have no parents, and which have no children."""
-    ids = [draft.task_ids[node.label] for node in draft.graph.nodes]
-    parents = draft.dag.parents
-    has_children = {parent for several in parents for parent in several}
-    begins = [ids[i] for i in range(len(ids)) if not parents[i]]
-    ends = [ids[i] for i in range(len(ids)) if i not in has_children]
-    jobs.insert_input_and_output_tasks(uow.tx, draft.job_id, begins, ends)
 
 
 def start_page(uow: UnitOfWork, _work: ChunkedWork, page: list[TaskResult]) -> None:

@@ -26,6 +26,8 @@ from myrmidon.model.states import (
 from myrmidon.model.task_request import Payload
 from myrmidon.model.task_result import TaskResult, TaskRun
 from myrmidon.model.task_to_run import Order, TaskToRun
+from myrmidon.scheduler import kept_task
+from myrmidon.scheduler.new_task import NewTask
 from myrmidon.scheduler.policy import DEFAULT_RULES, Rules
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.tables import (
@@ -71,11 +73,14 @@ class UnitOfWork:
         """Those that were read; see ``queue``."""
         self._dirty: dict[int, TaskResult] = {}
         self._new: dict[int, TaskResult] = {}
+        self._started: list[TaskResult] = []
         self._new_jobs: set[int] = set()
         self._runs: dict[tuple[int, int], TaskRun] = {}
         self._values: dict[int, Payload] = {}
         self._to_run: list[TaskToRun] = []
         self._unqueued: set[int] = set()
+        self.new_task: NewTask | None = None
+        """The task that was stored, if it was only one."""
         self.started_work: list[ChunkedWork] = []
         self.skip_locked = False
         """Whether ``lock`` leaves out what another transaction has locked."""
@@ -128,8 +133,9 @@ class UnitOfWork:
         """Load the requests and slices of tasks into ``requests`` and ``slices``."""
         missing = sorted(set(task_ids).difference(self.requests))
         if missing:
-            self.requests.update(task_request.read(self.tx, missing))
-            self.slices.update(task_request.slices(self.tx, missing))
+            found = task_request.read(self.tx, missing)
+            self.requests.update(found)
+            self.slices.update(task_request.slices_of(self.tx, found.values()))
 
     def shared_readers(self, task_ids: Sequence[int]) -> set[int]:
         """Those of the tasks that read a shared value; for them it may matter on which bot they run."""
@@ -170,10 +176,6 @@ class UnitOfWork:
         self._new_jobs.add(job.id)
         jobs_store.add_first_event(self.tx, job)
 
-    def is_empty_job(self, job_id: int) -> bool:
-        """Whether a job is new, and has no tasks yet."""
-        return job_id in self._new_jobs and self.jobs[job_id].num_tasks == 0
-
     def move(self, task: TaskResult, state: TaskState, reason: str, *, new_generation: bool = False) -> None:
         """Change the state of a locked task; raises IllegalMove if the table does not allow it."""
         if task.state in FINAL or state not in MOVES[task.state]:
@@ -209,7 +211,7 @@ class UnitOfWork:
             check_move(old, RUNNING, new_generation=False, history=lambda: self._history(task))
         task.state = RUNNING
         task.reason = ""
-        self._dirty[task.id] = task
+        self._started.append(task)
 
     def outdate_runs(self, task: TaskResult) -> None:
         """Start a new generation of a running task: its live runs are of the last one and end without a verdict."""
@@ -328,8 +330,15 @@ class UnitOfWork:
 
     # -- writing
 
-    def flush(self) -> None:
-        """Write all pending changes; the statements that follow read them back."""
+    def flush(self, *, may_keep: bool = False) -> None:
+        """Write all pending changes; the statements that follow read them back.
+
+        ``may_keep``: no statement reads the tasks any more, so a ready one may be kept for the claim that follows.
+        """
+        if may_keep and self.tx.effects.claim_follows and len(self._to_run) == 1:
+            row = self._to_run[0]
+            if row.queue in self.queues and kept_task.may_be_kept(self.tx, row):
+                self._keep(self._to_run.pop())
         if self._runs:
             task_run.save(self.tx, list(self._runs.values()), self.now)
             self._runs = {}
@@ -344,12 +353,30 @@ class UnitOfWork:
             for task_id in self._new:
                 self._dirty.pop(task_id, None)
             self._new = {}
+        if self._started:
+            task_result.save(self.tx, self._started, self.now, task_result.STARTED)
+            self._started = []
         if self._dirty:
             task_result.save(self.tx, list(self._dirty.values()), self.now)
             self._dirty = {}
         if self._to_run:
             task_to_run.insert(self.tx, self._to_run)
             self._to_run = []
+
+    def _keep(self, row: TaskToRun) -> None:
+        """Leave the row of a ready task, and the task, to the claim that follows."""
+        added, changed = self._new.pop(row.task_id, None), self._dirty.pop(row.task_id)
+        new = self.new_task if self.new_task is not None and self.new_task.task_id == row.task_id else None
+        kept = kept_task.KeptTask(
+            to_run=row,
+            task=changed,
+            request=self.requests[row.task_id],
+            slice=self.slices[row.task_id][row.slice],
+            queue=self.queues[row.queue],
+            is_new=added is not None,
+            contents=kept_task.contents_of(new) if new and new.job_id in {None, *self._new_jobs} else None,
+        )
+        kept.keep(self.tx, self.now)
 
     def save_jobs(self) -> None:
         """Insert the new jobs, and write the states and counters of the others."""

@@ -11,7 +11,7 @@ from myrmidon.store.engine.db import Tx
 from tests.server.api.graphs import GRAPH, show, submit
 from tests.server.inside import Inside, inside
 
-TABLES = ("jobs", "task_requests", "task_results", "task_slices", "task_labels", "task_edges", "request_keys", "outbox")
+TABLES = ("jobs", "task_requests", "task_results", "further_slices", "task_edges", "request_keys", "outbox")
 NODE = {"task": {"payload": {"command": ["x"]}}}
 ENVELOPE = len(b'{"job":}')
 

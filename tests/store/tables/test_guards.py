@@ -39,6 +39,23 @@ def test_a_task_that_changed_under_its_writer_is_not_saved(world: World, n: int)
     assert {world.state(task_id) for task_id in ids} == {"READY"}
 
 
+@pytest.mark.parametrize("num_events", [1, 2])
+def test_a_task_whose_events_are_written_first_is_not_saved_if_it_has_changed(world: World, num_events: int) -> None:
+    [task_id] = world.submit()
+
+    def two_writers(tx: Any) -> None:
+        mine, yours = (task_result.read(tx, [task_id])[task_id] for _ in range(2))
+        yours.state = TaskState.WAITING
+        task_result.save(tx, [yours], world.now)
+        for _ in range(num_events):
+            task_result.announce(tx, mine, world.now)
+        task_result.save_announced(tx, mine, num_events)
+
+    with pytest.raises(BrokenPromise):
+        world.db.write(two_writers)
+    assert world.state(task_id) == "READY"
+
+
 @pytest.mark.parametrize("n", [3, 4])
 def test_tasks_that_become_alike_are_saved_like_others(world: World, n: int) -> None:
     ids = [world.submit()[0] for _ in range(n)]

@@ -29,9 +29,11 @@ _PAIRS = 500
 """The number of labels that are compared with the same statements."""
 _NOT_COMPARED = frozenset(
     {"id", "resource_group_id", "job_id", "task_graph_insertion_id", "created_at", "authenticated", "user_name",
-     "deadline_at", "code", "identity", "resume_scope", "parent_task_id", "parent_run", "root_task_id"}
+     "deadline_at", "code", "identity", "resume_scope", "parent_task_id", "parent_run", "root_task_id",
+     "definition_hash", "added_by", "queue", "idempotent", "properties_hash", "properties", "expiration",
+     "wait_for_capacity"}
 )  # fmt: skip
-"""What differs between two submits of the same work, and the code, which is compared on its own."""
+"""What differs between two submits of the same work, and the code and the slices, which are compared on their own."""
 
 Pair: TypeAlias = tuple[JobTaskLine | None, JobTaskLine | None]
 

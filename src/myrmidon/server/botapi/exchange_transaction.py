@@ -10,6 +10,7 @@ from myrmidon.model.errors import BrokenPromise, NotFound, WrongState
 from myrmidon.model.ids import Micros
 from myrmidon.model.task_result import Finish, Report
 from myrmidon.model.task_to_run import Accepts
+from myrmidon.scheduler import kept_task
 from myrmidon.scheduler import report as reporting
 from myrmidon.scheduler.claim import Claimed
 from myrmidon.scheduler.report import Outcome, Reply
@@ -111,6 +112,7 @@ async def write_exchange(
         apply_reports_and_claim(
             tx, context, bot_id, request, reports, result, now, address=address, heartbeat_due=heartbeat_due
         )
+        kept_task.write(tx)
         result.more = 0 < result.n <= len(result.tasks) and _has_more(tx, bot_id, accepts)
         result.left_for_others = bool(woken_queue and not result.tasks and task_to_run.not_empty(tx, [woken_queue]))
         return result
@@ -206,6 +208,7 @@ def apply_reports_and_claim(
     """
     try:
         if reports:
+            tx.effects.claim_follows = bool(result.n)
             result.replies = reporting.report(
                 tx, bot_id, reports, session=request.session, now=now, ids=context.ids, rules=context.rules
             )

@@ -167,6 +167,7 @@ def write_and_assign(context: ServerContext, fn: Callable[[Tx], T], *, size: int
     assignment = DirectAssignment(context)
 
     def run(tx: Tx) -> T:
+        tx.effects.claim_follows = True
         result = fn(tx)
         assignment.assign(tx)
         return result

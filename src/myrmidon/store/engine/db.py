@@ -290,7 +290,7 @@ class Tx:
     def __init__(self, link: Link, dialect: Dialect, attempt: int, probe: Probe | None) -> None:
         self._probe = probe
         self._depth = 0
-        self._deferred: dict[Callable[[Tx, list[Row]], None], list[Row]] = {}
+        self._deferred: dict[Callable[[Tx, list[Any]], None], list[Any]] = {}
         self.dialect = dialect
         self.attempt = attempt
         """1, or more when an earlier run of fn may have been committed."""
@@ -309,12 +309,16 @@ class Tx:
         self.update_rows = link.update_rows
         self.delete_rows = link.delete_rows
 
-    def defer(self, write: Callable[[Tx, list[Row]], None], rows: Sequence[Row]) -> None:
+    def defer(self, write: Callable[[Tx, list[Any]], None], rows: Sequence[Any]) -> None:
         """Call ``write`` with these rows and all others deferred to it, at the end of the transaction or savepoint.
 
         For rows that many steps of a transaction add one by one, and that are cheaper to write together.
         """
         self._deferred.setdefault(write, []).extend(rows)
+
+    def deferred(self, write: Callable[[Tx, list[Any]], None]) -> list[Any]:
+        """What is deferred to ``write`` so far; the caller may take some of it."""
+        return self._deferred.get(write) or []
 
     def write_deferred(self) -> None:
         """Write deferred rows now, because a statement that follows reads or deletes them."""

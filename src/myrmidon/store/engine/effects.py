@@ -28,6 +28,8 @@ class CommitEffects(Struct):
     """Of tasks that became ready and read shared values: the queue, and the addresses where that data is."""
     enqueued_tasks: set[int] = set()
     """The tasks that ``enqueued`` counts."""
+    claim_follows: bool = False
+    """Tasks that become ready may be claimed by this transaction itself: see scheduler/kept_task.py."""
     deleted: list[int] = []
     """Deleted tasks: their logs may be deleted."""
 

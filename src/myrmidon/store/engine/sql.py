@@ -7,6 +7,8 @@ parameters and these fragments:
     {in:name} {in_text:name}     membership in a list of integers or strings: ``WHERE id {in:ids}``
     {each:name} {each_text:name} the list as a table with one column ``value``; it may have an alias
     {blob} {longtext} {text_key} {id} {table} {clustered}     for CREATE TABLE only
+    {instr}                      the function that finds a text in another: ``{instr}(a, b) > 0`` if a contains b
+    {view}                       for CREATE only: a view that may exist already
     {add_column}                 for ALTER TABLE only
 
 Translations are cached, so that a repeated statement costs one dictionary lookup.
@@ -62,6 +64,8 @@ FIXED: dict[str, tuple[str, str, str]] = {
     "id": ("INTEGER NOT NULL PRIMARY KEY", "BIGINT NOT NULL PRIMARY KEY", "BIGINT NOT NULL PRIMARY KEY"),
     "table": ("", "", MARIADB_TABLE),
     "clustered": (" WITHOUT ROWID", "", MARIADB_TABLE),
+    "instr": ("instr", "strpos", "instr"),
+    "view": ("VIEW IF NOT EXISTS", "OR REPLACE VIEW", "OR REPLACE SQL SECURITY INVOKER VIEW"),
     # SQLite has no IF NOT EXISTS here and needs none: there a migration is applied completely or not at all.
     "add_column": ("ADD COLUMN", "ADD COLUMN IF NOT EXISTS", "ADD COLUMN IF NOT EXISTS"),
 }

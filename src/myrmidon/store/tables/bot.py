@@ -78,11 +78,22 @@ HEARTBEAT_AND_IDLE = """
 """
 HEARTBEAT_IF_ALIVE = f"{HEARTBEAT} AND alive = 1"
 SAVE_CLAIM = "UPDATE bots SET heartbeat = :now, nonce = :nonce WHERE id = :id"
+SAVE_CLAIM_AND_IDLE = "UPDATE bots SET heartbeat = :now, nonce = :nonce, idle_at = :idle_at WHERE id = :id"
 
 
 def heartbeat(tx: Tx, bot_id: str, session: int, now: Micros, *, idle: bool = False) -> None:
     """Record a heartbeat, which keeps every run of this session alive. ``idle``: a run has just ended."""
     tx.run(HEARTBEAT_AND_IDLE if idle else HEARTBEAT, id=bot_id, session=session, now=now)
+
+
+def end_runs(tx: Tx, bot_id: str, session: int, now: Micros) -> None:
+    """Record a heartbeat after runs have ended: with the claim that follows, or at the end of the transaction."""
+    tx.defer(_write_ends, [(bot_id, session, now)])
+
+
+def _write_ends(tx: Tx, ends: Sequence[tuple[str, int, Micros]]) -> None:
+    for bot_id, session, at in ends:
+        heartbeat(tx, bot_id, session, at, idle=True)
 
 
 def heartbeat_if_alive(tx: Tx, bot_id: str, session: int, now: Micros) -> bool:
@@ -91,8 +102,15 @@ def heartbeat_if_alive(tx: Tx, bot_id: str, session: int, now: Micros) -> bool:
 
 
 def save_claim(tx: Tx, bot: Bot, nonce: int, now: Micros) -> None:
-    """Record the nonce of a locked bot's last claim."""
-    tx.run(SAVE_CLAIM, id=bot.id, nonce=nonce, now=max(now, bot.heartbeat))
+    """Record the nonce of a locked bot's last claim, and the end of runs that is not written yet (`end_runs`)."""
+    at = max(now, bot.heartbeat)
+    ends = tx.deferred(_write_ends)
+    if ends and ends[-1][:2] == (bot.id, bot.session):
+        bot.idle_at = ends[-1][2]
+        ends.clear()
+        tx.run(SAVE_CLAIM_AND_IDLE, id=bot.id, nonce=nonce, now=at, idle_at=bot.idle_at)
+    else:
+        tx.run(SAVE_CLAIM, id=bot.id, nonce=nonce, now=at)
 
 
 SET_STATE = "UPDATE bots SET state = :state WHERE id = :id AND session = :session"

@@ -60,8 +60,9 @@ WAITING_CHILDREN = """
      WHERE e.parent = :parent AND c.state = 'WAITING' ORDER BY e.child
 """
 CHILDREN_OF_RERUNS = """
-    SELECT DISTINCT c.child FROM completed_task_edges c JOIN task_results p ON p.id = c.parent
-     WHERE c.child {in:ids} AND COALESCE(c.run, 0) <> COALESCE(p.instance_id, 0)
+    SELECT DISTINCT e.child FROM task_edges e JOIN task_results p ON p.id = e.parent
+      JOIN completed_task_edges c ON c.parent = e.parent AND c.child = e.child
+     WHERE e.child {in:ids} AND COALESCE(c.run, 0) <> COALESCE(p.instance_id, 0)
 """
 COMPLETED_BY = "SELECT parent, child FROM completed_task_edges WHERE parent {in:ids} ORDER BY child, parent"
 COMPLETED_BETWEEN = """
@@ -135,7 +136,6 @@ DELETES = tuple(
     f"DELETE FROM {table} WHERE {column} {{in:ids}}"
     for table, column in (
         ("completed_task_edges", "parent"),
-        ("completed_task_edges", "child"),
         ("task_edges", "parent"),
         ("task_edges", "child"),
     )
@@ -143,5 +143,7 @@ DELETES = tuple(
 
 
 def delete_of_tasks(tx: Tx, task_ids: Sequence[int]) -> None:
+    """Delete the edges from and to these tasks. Only edges have an index of their children."""
+    reopen(tx, parents(tx, task_ids))
     for text in DELETES:
         tx.run(text, ids=task_ids)

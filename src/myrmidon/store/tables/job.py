@@ -14,7 +14,6 @@ from myrmidon.model.ids import Micros
 from myrmidon.model.states import JobState
 from myrmidon.store.engine.db import LostRace, Tx
 from myrmidon.store.engine.records import columns_of, insert_of, update_of
-from myrmidon.store.engine.sql import Insert
 from myrmidon.store.tables import outbox
 
 
@@ -182,16 +181,10 @@ def live_of_group(tx: Tx, resource_group_id: int, *, after: int, n: int) -> list
 
 # ---------------------------------------------------------------- labels
 
-_LABELS = Insert("task_labels", "job_id, label, task_id, definition_hash, added_by")
 LABELS = "SELECT label, task_id FROM task_labels WHERE job_id = :job"
 
 
-def insert_labels(tx: Tx, rows: Sequence[tuple[int, str, int, str, int | None]]) -> None:
-    """Add labels (job, label, task, digest of its definition, the running task that adds it if one does)."""
-    tx.insert(_LABELS, rows)
-
-
-ADDED_BY = "SELECT added_by FROM task_labels WHERE task_id = :id"
+ADDED_BY = "SELECT added_by FROM task_requests WHERE id = :id"
 
 
 def added_by(tx: Tx, task_id: int) -> int | None:
@@ -213,40 +206,12 @@ def named(tx: Tx, job_id: int, labels: Sequence[str]) -> dict[str, tuple[int, st
     return {label: (task, digest) for label, task, digest in tx.all(NAMED, job=job_id, labels=labels)}
 
 
-_INPUT_TASKS = Insert("input_tasks", "job_id, task_id")
-_OUTPUT_TASKS = Insert("output_tasks", "job_id, task_id")
-DROP_OUTPUTS = "DELETE FROM output_tasks WHERE job_id = :job AND task_id {in:ids}"
-
-
-def insert_input_and_output_tasks(tx: Tx, job_id: int, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-    """Record the tasks without parents (inputs) and those without children (outputs)."""
-    tx.insert(_INPUT_TASKS, [(job_id, task) for task in inputs])
-    tx.insert(_OUTPUT_TASKS, [(job_id, task) for task in outputs])
-
-
-def drop_outputs(tx: Tx, job_id: int, ids: Sequence[int]) -> None:
-    """Remove tasks from the outputs of the job, because an extension gave them children."""
-    tx.run(DROP_OUTPUTS, job=job_id, ids=ids)
-
-
 TASK_IDS = "SELECT id FROM task_results WHERE job_id = :job ORDER BY id LIMIT :n"
 
 
 def task_ids(tx: Tx, job_id: int, n: int) -> list[int]:
     """The first n tasks of a job, by id."""
     return [row[0] for row in tx.all(TASK_IDS, job=job_id, n=n)]
-
-
-DELETES_OF_TASKS = tuple(
-    f"DELETE FROM {table} WHERE job_id = :job AND task_id {{in:ids}}"
-    for table in ("input_tasks", "output_tasks", "task_labels")
-)
-
-
-def delete_members(tx: Tx, job_id: int, task_ids: Sequence[int]) -> None:
-    """Delete the labels of tasks, and that they are inputs or outputs of their job."""
-    for text in DELETES_OF_TASKS:
-        tx.run(text, job=job_id, ids=task_ids)
 
 
 DELETES = tuple(

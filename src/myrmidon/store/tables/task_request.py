@@ -1,8 +1,11 @@
 """Task requests with their slices, tags, secrets and stdin; immutable once stored."""
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-from msgspec import Struct, structs
+from collections.abc import Collection, Sequence
+from operator import attrgetter
+
+from msgspec import Struct, json, structs
 
 from myrmidon.model.ids import Micros
 from myrmidon.model.task_request import NO_COMMAND_JSON, is_terminate_task
@@ -12,7 +15,7 @@ from myrmidon.store.engine.sql import Insert, Row, RowDelete
 
 
 class RequestRow(Struct, frozen=True, gc=False):
-    """A stored request without its slices."""
+    """A stored request with its first slice."""
 
     id: int
     resource_group_id: int
@@ -50,10 +53,26 @@ class RequestRow(Struct, frozen=True, gc=False):
     identity: str | None = None
     resume_scope: str | None = None
     environment: str | None = None
+    label: str | None = None
+    definition_hash: str | None = None
+    added_by: int | None = None
+    num_slices: int = 1
+    queue: int = 0
+    expiration: Micros = 0
+    wait_for_capacity: int = 0
+    idempotent: int = 0
+    properties_hash: str = ""
+    properties: str = ""
+
+    def first_slice(self) -> SliceRow:
+        return SliceRow(
+            self.id, 0, self.queue, self.expiration, self.wait_for_capacity, self.idempotent, self.properties_hash,
+            self.properties,
+        )  # fmt: skip
 
 
 class SliceRow(Struct, frozen=True, gc=False):
-    """One fallback of a request."""
+    """One fallback of a request. The first is stored in the row of the request."""
 
     task_id: int
     slice: int
@@ -68,14 +87,26 @@ class SliceRow(Struct, frozen=True, gc=False):
 _COLUMNS = columns_of(RequestRow)
 _REQUESTS = insert_of("task_requests", RequestRow)
 _SLICE_COLUMNS = columns_of(SliceRow)
-_SLICES = insert_of("task_slices", SliceRow)
+_FURTHER_SLICES = insert_of("further_slices", SliceRow)
 _SECRETS = Insert("secret_bytes", "task_id, secret_bytes")
 _STDIN = Insert("task_stdin", "task_id, content")
 _TAGS = Insert("task_tags", "tag, task_id")
+WITHOUT_ROWS = ("environment:", "os:", "pool:", "priority:", "python:", "service_account:", "user:")
+"""How tags begin that most tasks have by themselves. They have no rows in task_tags."""
+
+
+def has_rows(tag: str) -> bool:
+    """Whether tasks with this tag have rows in task_tags. A list by another tag looks at the newest tasks."""
+    return not tag.startswith(WITHOUT_ROWS)
+
+
+def text_of_tag(tag: str) -> str:
+    """What the column ``tags`` of a request with this tag contains."""
+    return json.encode(tag).decode()
 
 
 def insert(tx: Tx, requests: Sequence[RequestRow], slices: Sequence[SliceRow], tags: Sequence[tuple[str, int]]) -> None:
-    """Store requests with their slices and tags.
+    """Store requests with their further slices and their tags.
 
     The caller has checked that their external ids are free; LostRace when one was taken meanwhile.
     """
@@ -87,8 +118,10 @@ def insert(tx: Tx, requests: Sequence[RequestRow], slices: Sequence[SliceRow], t
         tx.insert(_REQUESTS, plain)
     if named and tx.insert_new(_REQUESTS, named) != len(named):
         raise LostRace("an external id was taken")
-    tx.insert(_SLICES, list(map(structs.astuple, slices)))
-    tx.insert(_TAGS, tags)
+    if slices:
+        tx.insert(_FURTHER_SLICES, list(map(structs.astuple, slices)))
+    if tags:
+        tx.insert(_TAGS, tags)
 
 
 def insert_secrets(tx: Tx, rows: Sequence[tuple[int, bytes]]) -> None:
@@ -126,7 +159,9 @@ class RunPolicy(Struct, frozen=True, gc=False):
 
 RUN_POLICIES = """
     SELECT r.id, r.num_outputs, r.retries, r.max_num_retries, r.max_num_instances, r.timeout,
-           r.resume_scope, (SELECT MAX(s.idempotent) FROM task_slices s WHERE s.task_id = r.id)
+           r.resume_scope,
+           CASE WHEN r.idempotent = 1 OR r.num_slices = 1 THEN r.idempotent
+                ELSE (SELECT MAX(s.idempotent) FROM further_slices s WHERE s.task_id = r.id) END
       FROM task_requests r WHERE r.id {in:ids}
 """
 
@@ -135,13 +170,30 @@ def run_policies(tx: Tx, ids: Sequence[int]) -> dict[int, RunPolicy]:
     return {row[0]: RunPolicy(*row) for row in tx.all(RUN_POLICIES, ids=ids)}
 
 
-SLICES = f"SELECT {_SLICE_COLUMNS} FROM task_slices WHERE task_id {{in:ids}} ORDER BY task_id, slice"
+ALL_SLICES = f"""(
+    SELECT id AS task_id, 0 AS slice, {_SLICE_COLUMNS.removeprefix("task_id, slice, ")}
+      FROM task_requests WHERE id {{in:ids}}
+     UNION ALL
+    SELECT {_SLICE_COLUMNS} FROM further_slices WHERE task_id {{in:ids}}
+)"""
+"""All slices of some tasks, as a table."""
+SLICES = f"SELECT {_SLICE_COLUMNS} FROM {ALL_SLICES} s ORDER BY task_id, slice"
+FURTHER_SLICES = f"SELECT {_SLICE_COLUMNS} FROM further_slices WHERE task_id {{in:ids}} ORDER BY task_id, slice"
 
 
 def slices(tx: Tx, ids: Sequence[int]) -> dict[int, list[SliceRow]]:
     found: dict[int, list[SliceRow]] = {}
     for row in tx.all(SLICES, ids=ids):
         found.setdefault(row[0], []).append(SliceRow(*row))
+    return found
+
+
+def slices_of(tx: Tx, requests: Collection[RequestRow]) -> dict[int, list[SliceRow]]:
+    """The slices of requests that were read; most have no further ones."""
+    found = {request.id: [request.first_slice()] for request in requests}
+    if several := [request.id for request in requests if request.num_slices > 1]:
+        for row in tx.all(FURTHER_SLICES, ids=several):
+            found[row[0]].append(SliceRow(*row))
     return found
 
 
@@ -189,12 +241,27 @@ class Work(Struct, frozen=True, gc=False):
     environment: str | None
 
 
-WORK = """
+_OF_SLICE = ("task_id", "slice", "queue", "properties")
+_SAME = [name for name in Work.__struct_fields__ if name not in _OF_SLICE]
+_of_request = attrgetter(*_SAME)
+
+
+def work_of(request: RequestRow, one: SliceRow) -> Work:
+    """The same of a request that is in memory."""
+    same = dict(zip(_SAME, _of_request(request), strict=True))
+    return Work(task_id=request.id, slice=one.slice, queue=one.queue, properties=one.properties, **same)
+
+
+_WORK = """
     SELECT r.id, r.name, r.package_name, r.func_name, r.language, r.user_name, r.priority, r.service_account,
-           r.parent_task_id, r.retries, r.lease, r.deadline_at, s.slice, s.queue, s.properties, r.metadata,
+           r.parent_task_id, r.retries, r.lease, r.deadline_at, {slice}, r.metadata,
            r.job_id, r.code, r.signature, r.memory_mb, r.num_inputs, r.num_outputs, r.environment
-      FROM task_requests r JOIN task_slices s ON s.task_id = r.id
-     WHERE r.id {in:ids}
+"""
+WORK = f"""
+    {_WORK.format(slice="0, r.queue, r.properties")} FROM task_requests r WHERE r.id {{in:ids}}
+     UNION ALL
+    {_WORK.format(slice="s.slice, s.queue, s.properties")}
+      FROM task_requests r JOIN further_slices s ON s.task_id = r.id WHERE r.id {{in:ids}}
 """
 
 
@@ -219,9 +286,8 @@ class Extras(Struct, frozen=True, gc=False):
 
 
 EXTRAS = """
-    SELECT r.id, l.label, c.runs_as, e.runs_as, s.secret_bytes, i.content
+    SELECT r.id, r.label, c.runs_as, e.runs_as, s.secret_bytes, i.content
       FROM task_requests r
-      LEFT JOIN task_labels l ON l.task_id = r.id
       LEFT JOIN job_codes c ON c.job_id = r.job_id AND c.code = r.code
       LEFT JOIN job_codes e ON e.job_id = r.job_id AND e.code = r.environment
       LEFT JOIN secret_bytes s ON s.task_id = r.id
@@ -240,8 +306,8 @@ def _bytes(column: bytes | None) -> bytes | None:
 
 
 TERMINATE_TASKS = """
-    SELECT r.id, r.func_name, s.properties FROM task_requests r JOIN task_slices s ON s.task_id = r.id
-     WHERE r.id {in:ids} AND r.func_name IS NULL AND s.properties LIKE :no_command
+    SELECT id, func_name, properties FROM task_requests
+     WHERE id {in:ids} AND func_name IS NULL AND properties LIKE :no_command
 """
 
 
@@ -321,16 +387,32 @@ TAGGED = """
     SELECT task_id FROM task_tags
      WHERE tag = :tag AND task_id > :after AND task_id <= :until ORDER BY task_id LIMIT :n
 """
-ALSO_TAGGED = "SELECT task_id FROM task_tags WHERE tag = :tag AND task_id {in:ids}"
+LOOKED_AT = 5_000
+"""How many requests one page reads, at most, if none of its tags has rows."""
+END_OF_LOOK = "SELECT id FROM task_requests WHERE id > :after ORDER BY id LIMIT 1 OFFSET :n"
+WITH_TAG = """
+    SELECT id FROM task_requests
+     WHERE id > :after AND id <= :until AND {instr}(tags, :tag) > 0 ORDER BY id LIMIT :n
+"""
+ALSO_TAGGED = "SELECT id FROM task_requests WHERE id {in:ids} AND {instr}(tags, :tag) > 0"
 
 
 def tagged(tx: Tx, tags: Sequence[str], *, after: int, until: int, n: int) -> tuple[list[int], int | None]:
-    """A page of tasks with all these tags, by id, and the id to continue after; None at the end."""
-    page = [row[0] for row in tx.all(TAGGED, tag=tags[0], after=after, until=until, n=n)]
-    cursor = page[-1] if len(page) == n else None
-    for tag in tags[1:]:
-        if page:
-            page = sorted(row[0] for row in tx.all(ALSO_TAGGED, tag=tag, ids=page))
+    """Up to n tasks that have all these tags, by id, and the id to continue after; None at the end."""
+    first = next(filter(has_rows, tags), None)
+    end: int | None = None
+    if first is not None:
+        page = [row[0] for row in tx.all(TAGGED, tag=first, after=after, until=until, n=n)]
+    else:
+        first = tags[0]
+        row = tx.one(END_OF_LOOK, after=after, n=LOOKED_AT)
+        end = row[0] if row is not None and row[0] < until else None
+        given = {"tag": text_of_tag(first), "after": after, "until": until if end is None else end}
+        page = [row[0] for row in tx.all(WITH_TAG, n=n, **given)]
+    cursor = page[-1] if len(page) == n else end
+    for tag in tags:
+        if page and tag != first:
+            page = sorted(row[0] for row in tx.all(ALSO_TAGGED, tag=text_of_tag(tag), ids=page))
     return page, cursor
 
 
@@ -345,7 +427,7 @@ DELETES = tuple(
         ("request_keys", "subject"),
         ("secret_bytes", "task_id"),
         ("task_stdin", "task_id"),
-        ("task_slices", "task_id"),
+        ("further_slices", "task_id"),
         ("task_requests", "id"),
     )
 )
@@ -357,7 +439,8 @@ def tags_of(tx: Tx, ids: Sequence[int]) -> list[tuple[int, str]]:
 
 
 def delete(tx: Tx, ids: Sequence[int], tags: Sequence[tuple[str, int]]) -> None:
-    """Delete requests. ``tags`` are all their tags, each with its task."""
-    tx.delete_rows(_DELETE_TAGS, tags)
+    """Delete requests. ``tags`` are those of their tags that have rows, each with its task."""
+    if tags:
+        tx.delete_rows(_DELETE_TAGS, tags)
     for text in DELETES:
         tx.run(text, ids=ids)

@@ -5,9 +5,9 @@ the same transaction. Columns that users do not see, such as the counts of paren
 task whose job is still staged, are written without an event.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -79,8 +79,15 @@ def insert(tx: Tx, tasks: Sequence[TaskResult]) -> None:
     outbox.write(tx, events)
 
 
-def insert_staged(tx: Tx, tasks: Sequence[TaskResult]) -> None:
-    """Add tasks of a staged job, without events: they are not visible before the job is started."""
+def announce(tx: Tx, task: TaskResult, now: Micros) -> None:
+    """Write the event of a change of a task; its row is written later in this transaction."""
+    task.modified_at = now
+    task.seq += 1
+    outbox.write(tx, [_event(task)])
+
+
+def insert_announced(tx: Tx, tasks: Sequence[TaskResult]) -> None:
+    """Add tasks whose events are written, or tasks of a staged job, which have none before the job is started."""
     tx.insert(_ROWS, [structs.astuple(task) for task in tasks])
 
 
@@ -97,37 +104,61 @@ def _body(*fields: Any) -> str:
 
 _NEVER_CHANGE = {"id", "job_id", "resource_group_id", "resolves_all", "skips_request_lookup", "num_parents"}
 _SAVED_NAMES = [name for name in TaskResult.__struct_fields__ if name not in _NEVER_CHANGE | {"seq"}]
-_SAVE, _saved_row = update_of(
-    "task_results", TaskResult, key="id, seq", sets=", ".join([*_SAVED_NAMES, "seq = seq + 1"])
-)
-SAVE_ALIKE = f"""
-    UPDATE task_results SET {", ".join(f"{name} = :{name}" for name in _SAVED_NAMES)}, seq = seq + 1
-     WHERE id {{in:ids}} AND seq = :seq
-"""
+_STARTED_NAMES = ["state", "reason", "run_number", "bot_id", "started_at", "modified_at"]
+
+
+class Change(NamedTuple):
+    """Which columns a change of a task writes: one statement for single tasks, and one for tasks with equal values."""
+
+    update: RowUpdate
+    row: Callable[[TaskResult], Row]
+    alike: str
+    names: list[str]
+
+
+def _change(columns: list[str], alike: str) -> Change:
+    update, row = update_of("task_results", TaskResult, key="id, seq", sets=", ".join([*columns, "seq = seq + 1"]))
+    return Change(update, row, alike, columns)
+
+
+_SAVED_SETS = ", ".join(f"{name} = :{name}" for name in _SAVED_NAMES)
+SAVE_ALIKE = f"UPDATE task_results SET {_SAVED_SETS}, seq = seq + 1 WHERE id {{in:ids}} AND seq = :seq"
+_STARTED_SETS = ", ".join(f"{name} = :{name}" for name in _STARTED_NAMES)
+SAVE_STARTED_ALIKE = f"UPDATE task_results SET {_STARTED_SETS}, seq = seq + 1 WHERE id {{in:ids}} AND seq = :seq"
+ANY, STARTED = _change(_SAVED_NAMES, SAVE_ALIKE), _change(_STARTED_NAMES, SAVE_STARTED_ALIKE)
+"""All that a change may write, and what the start of a run changes: not ``due_at``, which has an index."""
+_SAVE_TWICE = update_of("task_results", TaskResult, key="id, seq", sets=", ".join([*_SAVED_NAMES, "seq = seq + 2"]))[0]
 _MIN_ALIKE = 4
 """From this number of tasks with equal new values on, one statement with their ids is cheaper."""
 
 
-def save(tx: Tx, tasks: Sequence[TaskResult], now: Micros) -> None:
-    """Write changed tasks, with one event each. The caller has locked them.
+def save(tx: Tx, tasks: Sequence[TaskResult], now: Micros, change: Change = ANY) -> None:
+    """Write changed tasks, with one event each. The caller has locked them. ``change``: what may have changed.
 
     BrokenPromise, which rolls the transaction back, when a row was changed by somebody else in spite of the lock.
     """
     rows, events = [], []
     for t in tasks:
         t.modified_at = now
-        rows.append(_saved_row(t))
+        rows.append(change.row(t))
         t.seq += 1
         events.append(_event(t))
-    if _update(tx, rows) != len(tasks):
+    if _update(tx, rows, change) != len(tasks):
         raise BrokenPromise(f"a locked task was changed by another transaction: {[(t.id, t.seq) for t in tasks][:10]}")
     outbox.write(tx, events)
 
 
-def _update(tx: Tx, rows: Sequence[Row]) -> int:
+def save_announced(tx: Tx, task: TaskResult, num_events: int) -> None:
+    """Write a task that was changed once or twice since it was locked, and whose events are written."""
+    task_id, seq, *values = ANY.row(task)
+    if tx.update_rows(ANY.update if num_events == 1 else _SAVE_TWICE, [(task_id, seq - num_events, *values)]) != 1:
+        raise BrokenPromise(f"a locked task was changed by another transaction: {(task.id, task.seq)}")
+
+
+def _update(tx: Tx, rows: Sequence[Row], change: Change) -> int:
     """Write tasks; how many rows matched. After a batch many tasks have equal new values."""
     if len(rows) < _MIN_ALIKE:
-        return tx.update_rows(_SAVE, rows)
+        return tx.update_rows(change.update, rows)
     alike: dict[Row, list[int]] = {}
     for task_id, *values in rows:
         alike.setdefault(tuple(values), []).append(task_id)
@@ -137,9 +168,9 @@ def _update(tx: Tx, rows: Sequence[Row]) -> int:
         if len(ids) < _MIN_ALIKE:
             single += [(task_id, seq, *values) for task_id in ids]
         else:
-            params = dict(zip(_SAVED_NAMES, values, strict=True))
-            matched += tx.run(SAVE_ALIKE, ids=ids, seq=seq, **params)
-    return matched + tx.update_rows(_SAVE, single) if single else matched
+            params = dict(zip(change.names, values, strict=True))
+            matched += tx.run(change.alike, ids=ids, seq=seq, **params)
+    return matched + tx.update_rows(change.update, single) if single else matched
 
 
 ADD_SATISFIED_PARENTS = """

@@ -21,6 +21,16 @@ _ROWS = insert_of("task_to_run", TaskToRun)
 def insert(tx: Tx, rows: Sequence[TaskToRun]) -> None:
     """Add rows, and count them by queue in ``tx.effects``."""
     tx.insert(_ROWS, list(map(structs.astuple, rows)))
+    count(tx, rows)
+
+
+def insert_counted(tx: Tx, rows: Sequence[TaskToRun]) -> None:
+    """Add rows that are counted already."""
+    tx.insert(_ROWS, list(map(structs.astuple, rows)))
+
+
+def count(tx: Tx, rows: Sequence[TaskToRun]) -> None:
+    """Count rows by queue in ``tx.effects``: bots are to be woken for them."""
     effects = tx.effects
     for row in rows:
         effects.enqueued[row.queue] = effects.enqueued.get(row.queue, 0) + 1
@@ -130,16 +140,22 @@ def remove(tx: Tx, task_ids: Sequence[int]) -> int:
 def remove_taken(tx: Tx, taken: Sequence[TaskToRun]) -> int:
     """Delete rows that `take` or `take_these` has locked."""
     by_instance: dict[int, list[int]] = {}
-    effects = tx.effects
     for row in taken:
         by_instance.setdefault(row.instance, []).append(row.task_id)
-        if row.task_id in effects.enqueued_tasks:  # added by this transaction: nobody is to be woken for it
-            effects.enqueued_tasks.remove(row.task_id)
-            effects.enqueued[row.queue] -= 1
+    uncount(tx, taken)
     removed = 0
     for instance, ids in sorted(by_instance.items()):
         removed += tx.run(REMOVE_INSTANCE, task_ids=ids, instance=instance)
     return removed
+
+
+def uncount(tx: Tx, taken: Sequence[TaskToRun]) -> None:
+    """Wake nobody for rows of this transaction that it has claimed itself."""
+    effects = tx.effects
+    for row in taken:
+        if row.task_id in effects.enqueued_tasks:
+            effects.enqueued_tasks.remove(row.task_id)
+            effects.enqueued[row.queue] -= 1
 
 
 EXPIRED = """

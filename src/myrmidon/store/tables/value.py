@@ -10,7 +10,7 @@ from myrmidon.model.value import Value
 from myrmidon.store.engine.db import Tx
 from myrmidon.store.engine.sql import Insert, Row, RowUpdate
 
-_VALUES = Insert('"values"', "id, task_graph_data_id, owner_job_id, type, payload, digest, size")
+_VALUES = Insert('"values"', "id, owner_job_id, type, payload, digest, size")
 _INPUTS = Insert("task_inputs", "task_id, position, type, value_id, shared_value_id, num_parts")
 _PARTS = Insert("task_input_parts", "task_id, position, part, value_id, shared_value_id")
 _OUTPUTS = Insert("task_outputs", "task_id, position, type, value_id, shared_value_id")
@@ -26,8 +26,8 @@ OutputRow: TypeAlias = tuple[str, int, int | None, str]
 """An output of a task: kind, value, shared value once produced, type string."""
 
 
-def insert(tx: Tx, rows: Sequence[tuple[int, int, int, str, bytes | None, str | None, int | None]]) -> None:
-    """Add values (id, graph data id, job, type, payload, digest, size); size is None until they are produced."""
+def insert(tx: Tx, rows: Sequence[tuple[int, int, str, bytes | None, str | None, int | None]]) -> None:
+    """Add values (id, job, type, payload, digest, size); size is None until they are produced."""
     tx.insert(_VALUES, rows)
 
 
@@ -41,15 +41,6 @@ def insert_parts(tx: Tx, rows: Sequence[PartRow]) -> None:
 
 def insert_outputs(tx: Tx, rows: Sequence[tuple[int, int, str, int | None, int | None]]) -> None:
     tx.insert(_OUTPUTS, rows)
-
-
-LAST_DATA_ID = 'SELECT COALESCE(MAX(task_graph_data_id), -1) FROM "values" WHERE owner_job_id = :job'
-
-
-def last_data_id(tx: Tx, job_id: int) -> int:
-    """The greatest graph data id of this job's values; -1 when it has none."""
-    row = tx.one(LAST_DATA_ID, job=job_id)
-    return int(row[0]) if row else -1
 
 
 INPUTS = """
@@ -198,15 +189,6 @@ def outputs(tx: Tx, task_ids: Sequence[int]) -> dict[int, list[OutputRow]]:
     return found
 
 
-DATA_ID = 'SELECT task_graph_data_id FROM "values" WHERE id = :id'
-
-
-def data_id(tx: Tx, value_id: int) -> int:
-    """The number of a value in the graph of its job."""
-    row = tx.one(DATA_ID, id=value_id)
-    return int(row[0]) if row else 0
-
-
 READ = 'SELECT id, type, payload, digest, size FROM "values" WHERE id {in:ids} ORDER BY id'
 
 
@@ -266,7 +248,7 @@ DELETES = (
     "DELETE FROM task_input_parts WHERE task_id {in:ids}",
     "DELETE FROM task_outputs WHERE task_id {in:ids}",
 )
-VALUES_OF_JOB = 'SELECT id FROM "values" WHERE owner_job_id = :job ORDER BY task_graph_data_id LIMIT :n'
+VALUES_OF_JOB = 'SELECT id FROM "values" WHERE owner_job_id = :job ORDER BY id LIMIT :n'
 DELETE_VALUES = 'DELETE FROM "values" WHERE id {in:ids}'
 
 

@@ -50,9 +50,11 @@ JOBS = f"""
 
 
 POOLS = """
-    SELECT DISTINCT d.pool FROM task_results r JOIN task_slices s ON s.task_id = r.id
-      JOIN task_dimensions d ON d.id = s.queue
-     WHERE r.job_id = :job
+    SELECT d.pool FROM task_results t JOIN task_requests r ON r.id = t.id JOIN task_dimensions d ON d.id = r.queue
+     WHERE t.job_id = :job
+     UNION
+    SELECT d.pool FROM task_results t JOIN further_slices s ON s.task_id = t.id JOIN task_dimensions d ON d.id = s.queue
+     WHERE t.job_id = :job
 """
 
 
@@ -273,7 +275,9 @@ def unsatisfied_parents(tx: Tx, task_ids: Sequence[int]) -> list[tuple[int, int]
     return [(row[0], row[1]) for row in tx.all(UNSATISFIED_PARENTS, ids=task_ids)]
 
 
-OUTPUT_TASKS = "SELECT task_id FROM output_tasks WHERE job_id = :job AND task_id > :after ORDER BY task_id LIMIT :n"
+OUTPUT_TASKS = """
+    SELECT task_id FROM output_tasks WHERE job_id = :job AND task_id > :after ORDER BY task_id LIMIT :n
+"""
 
 
 def output_tasks(tx: Tx, job_id: int, *, after: int, n: int) -> list[int]:

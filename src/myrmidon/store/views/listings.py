@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from myrmidon.model.ids import RUN_CAP, Micros, parse_id
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables.task_request import has_rows, text_of_tag
 from myrmidon.store.views.pool_filter import PoolFilter, pool_condition
 from myrmidon.store.views.selection import GROUP_NAME, Selection
 from myrmidon.wire.bots import BotRun, BotTask
@@ -88,15 +89,19 @@ def tasks(
 
 def _scan_end(tx: Tx, filters: TaskFilter, low: int, high: int, *, oldest_first: bool) -> int | None:
     """The id at which this page stops; None when it may scan all remaining tasks."""
-    if filters.tags:
+    tag = _first_with_rows(filters)
+    if tag is not None:
         sql = CEILING_OF_TAG if oldest_first else FLOOR_OF_TAG
-        row = tx.one(
-            sql, tag=filters.tags[0], **({"after": low} if oldest_first else {"before": high}), limit=SCAN_LIMIT
-        )
+        row = tx.one(sql, tag=tag, **({"after": low} if oldest_first else {"before": high}), limit=SCAN_LIMIT)
     else:
         sql = CEILING_OF_TASKS if oldest_first else FLOOR_OF_TASKS
         row = tx.one(sql, **({"after": low} if oldest_first else {"before": high}), limit=SCAN_LIMIT)
     return row[0] if row else None
+
+
+def _first_with_rows(filters: TaskFilter) -> str | None:
+    """The tag from whose rows a list starts; None for one that looks at all tasks."""
+    return next(filter(has_rows, filters.tags), None)
 
 
 def _task_lines(tx: Tx, filters: TaskFilter, low: int, high: int, *, n: int, oldest_first: bool) -> list[TaskSummary]:
@@ -111,18 +116,16 @@ def _task_source(filters: TaskFilter) -> tuple[str, str, str, dict[str, object]]
     where = [text for field, text in _CONDITIONS.items() if getattr(filters, field) not in (None, [])]
     given = {field: getattr(filters, field) for field in _CONDITIONS if getattr(filters, field) not in (None, [])}
     source, key = "task_results t JOIN task_requests r ON r.id = t.id", "t.id"
+    first = _first_with_rows(filters)
+    if first is not None:
+        # CROSS JOIN makes SQLite start from the rows of the tag, which are in the order of the list.
+        source, key = "task_tags g CROSS JOIN task_results t CROSS JOIN task_requests r", "g.task_id"
+        where += ["t.id = g.task_id", "r.id = t.id", "g.tag = :first_tag"]
+        given["first_tag"] = first
     for number, tag in enumerate(filters.tags):
-        alias = f"g{number}"
-        if number == 0:
-            # CROSS JOIN makes SQLite start from the rows of the tag, which are in the order of the list.
-            source, key = f"task_tags {alias} CROSS JOIN task_results t CROSS JOIN task_requests r", f"{alias}.task_id"
-            where += [f"t.id = {alias}.task_id", "r.id = t.id"]
-            where.append(f"{alias}.tag = :tag{number}")
-        else:
-            where.append(
-                f"EXISTS (SELECT 1 FROM task_tags {alias} WHERE {alias}.tag = :tag{number} AND {alias}.task_id = t.id)"
-            )
-        given[f"tag{number}"] = tag
+        if tag != first:
+            where.append(f"{{instr}}(r.tags, :tag{number}) > 0")
+            given[f"tag{number}"] = text_of_tag(tag)
     # PostgreSQL does not infer the bounds of one column from those of an equal one, and would read the whole table.
     bounds = [f"{column} > :low AND {column} < :high" for column in dict.fromkeys((key, "t.id", "r.id"))]
     return source, key, " AND ".join(["t.seq > 0", *bounds, *where]), given

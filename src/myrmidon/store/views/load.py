@@ -43,9 +43,9 @@ class Wait(Struct, frozen=True):
 
 FLOOR = "SELECT id FROM task_results ORDER BY id DESC LIMIT 1 OFFSET :n"
 WAITS = """
-    SELECT d.pool, t.started_at - t.ready_at FROM task_results t
-      JOIN task_slices s ON s.task_id = t.id AND s.slice = t.current_task_slice
-      JOIN task_dimensions d ON d.id = s.queue
+    SELECT (SELECT d.pool FROM task_dimensions d WHERE d.id = COALESCE(s.queue, r.queue)), t.started_at - t.ready_at
+      FROM task_results t JOIN task_requests r ON r.id = t.id
+      LEFT JOIN further_slices s ON s.task_id = t.id AND s.slice = t.current_task_slice
      WHERE t.id >= :floor AND t.started_at IS NOT NULL AND t.ready_at IS NOT NULL
        AND (:any_group = 1 OR t.resource_group_id = :resource_group)
 """

@@ -36,14 +36,17 @@ class JobFacts(Struct, frozen=True):
 
 
 TASKS = """
-    SELECT id, resource_group_id, external_id, job_id, name, routing, tags FROM task_requests WHERE id {in:ids}
+    SELECT id, resource_group_id, external_id, job_id, name, routing, tags, label
+      FROM task_requests WHERE id {in:ids}
 """
 # Without the properties of the slices, which can be large.
 DIMENSIONS = """
-    SELECT s.task_id, s.slice, d.pool, d.dimensions FROM task_slices s JOIN task_dimensions d ON d.id = s.queue
+    SELECT r.id, 0, d.pool, d.dimensions FROM task_requests r JOIN task_dimensions d ON d.id = r.queue
+     WHERE r.id {in:ids}
+     UNION ALL
+    SELECT s.task_id, s.slice, d.pool, d.dimensions FROM further_slices s JOIN task_dimensions d ON d.id = s.queue
      WHERE s.task_id {in:ids}
 """
-LABELS = "SELECT task_id, label FROM task_labels WHERE task_id {in:ids}"
 
 
 def tasks(tx: Tx, ids: Sequence[int]) -> dict[int, TaskFacts]:
@@ -52,16 +55,15 @@ def tasks(tx: Tx, ids: Sequence[int]) -> dict[int, TaskFacts]:
         return {}
     rows = tx.all(TASKS, ids=ids)
     groups = resource_group.names(tx, sorted({row[1] for row in rows}))
-    labels: dict[int, str] = dict(tx.all(LABELS, ids=ids)) if any(row[3] is not None for row in rows) else {}
     dimensions: dict[int, dict[int, tuple[str, str]]] = {}
     for task_id, number, pool, canonical in tx.all(DIMENSIONS, ids=ids):
         dimensions.setdefault(task_id, {})[number] = (pool, canonical)
     return {
         id_: TaskFacts(
-            group, groups.get(group, ""), external_id, job_id, name, routing, _tags(tags), labels.get(id_),
+            group, groups.get(group, ""), external_id, job_id, name, routing, _tags(tags), label,
             dimensions.get(id_, {}),
         )
-        for id_, group, external_id, job_id, name, routing, tags in rows
+        for id_, group, external_id, job_id, name, routing, tags, label in rows
     }  # fmt: skip
 
 

@@ -26,11 +26,12 @@ PENDING = """
 """
 # Measures a sample, so that the cost does not grow with the depth of the queues.
 PENDING_SIZE = """
-    SELECT COUNT(*), SUM(LENGTH(s.properties)) FROM (
+    SELECT COUNT(*), SUM(LENGTH(COALESCE(s.properties, q.properties))) FROM (
         SELECT r.task_id, r.slice FROM task_to_run r
          WHERE r.queue IN (SELECT d.id FROM task_dimensions d WHERE d.resource_group_id = :resource_group)
          LIMIT :limit
-    ) AS sample JOIN task_slices s ON s.task_id = sample.task_id AND s.slice = sample.slice
+    ) AS sample JOIN task_requests q ON q.id = sample.task_id
+      LEFT JOIN further_slices s ON s.task_id = sample.task_id AND s.slice = sample.slice
 """
 
 

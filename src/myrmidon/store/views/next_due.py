@@ -29,9 +29,10 @@ class NextDue(Struct, frozen=True):
 
 # MIN, not EXISTS: databases may plan EXISTS as a scan of the whole table after many rows have been due.
 FIRST = """
-    SELECT (SELECT MIN(due_at) FROM task_runs), (SELECT MIN(due_at) FROM bots),
-           (SELECT MIN(expires_at) FROM task_to_run), (SELECT MIN(due_at) FROM task_results),
-           (SELECT MIN(due_at) FROM jobs),
+    SELECT (SELECT MIN(due_at) FROM task_runs WHERE due_at IS NOT NULL), (SELECT MIN(due_at) FROM bots),
+           (SELECT MIN(expires_at) FROM task_to_run),
+           (SELECT MIN(due_at) FROM task_results WHERE due_at IS NOT NULL),
+           (SELECT MIN(due_at) FROM jobs WHERE due_at IS NOT NULL),
            (SELECT at FROM outbox WHERE position IS NULL ORDER BY subject, seq LIMIT 1),
            (SELECT MIN(id) FROM chunked_work),
            (SELECT MIN(at) FROM bot_events), (SELECT MIN(used_at) FROM task_dimensions)

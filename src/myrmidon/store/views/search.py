@@ -1,6 +1,7 @@
 """Finds tasks, jobs, bots and tags by the beginning or a part of their names; every search reads few rows."""
 
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables.task_request import has_rows, text_of_tag
 from myrmidon.store.views.pool_filter import PoolFilter, pool_condition
 from myrmidon.store.views.selection import Selection, in_group
 from myrmidon.wire.search import FoundItem
@@ -86,10 +87,18 @@ TAGGED_OF_GROUP = """
 """
 
 
+NEWEST_WITH_TAG = """
+    SELECT COUNT(*) FROM (SELECT t.id FROM task_results t JOIN task_requests r ON r.id = t.id
+                           WHERE t.id >= :floor AND r.id >= :floor AND t.seq > 0 AND {instr}(r.tags, :tag) > 0
+                             AND (:any_group = 1 OR t.resource_group_id = :resource_group) LIMIT 1) g
+"""
+
+
 def tags(tx: Tx, text: str, *, group_id: int | None, n: int) -> list[str]:
     """Tags that begin with the text and that a task of the group has, sorted.
 
-    Goes from tag to tag through the index: one tag can have a million tasks.
+    Goes from tag to tag through the index: one tag can have a million tasks. A tag without rows is found only if the
+    text is all of it.
     """
     found: list[str] = []
     after, until = text, text + LAST_CHARACTER
@@ -107,5 +116,9 @@ def tags(tx: Tx, text: str, *, group_id: int | None, n: int) -> list[str]:
 
 def has_tasks(tx: Tx, tag: str, group_id: int | None) -> bool:
     """Whether one of the newest tasks with a tag is in the group."""
-    row = tx.one(TAGGED_OF_GROUP, tag=tag, limit=TAGGED_LIMIT, **in_group(group_id))
+    if has_rows(tag):
+        row = tx.one(TAGGED_OF_GROUP, tag=tag, limit=TAGGED_LIMIT, **in_group(group_id))
+    else:
+        floor = _floor(tx, FLOOR, SCAN_LIMIT)
+        row = tx.one(NEWEST_WITH_TAG, tag=text_of_tag(tag), floor=floor, **in_group(group_id))
     return bool(row and row[0])

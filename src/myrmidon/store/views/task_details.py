@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables.task_request import ALL_SLICES
 from myrmidon.store.views import run_details
 from myrmidon.store.views.selection import GROUP_NAME, Selection
 from myrmidon.wire.tasks import RequestInfo, ResultInfo, RunInfo, SliceInfo, TaskInfo
@@ -44,13 +45,13 @@ READ = f"""
      WHERE t.id = :task
 """
 SLICE = Selection(SliceInfo, "s", expiration_s="s.expiration")
-SLICES = f"SELECT {SLICE.columns} FROM task_slices s WHERE s.task_id = :task ORDER BY s.slice"
+SLICES = f"SELECT {SLICE.columns} FROM {ALL_SLICES} s ORDER BY s.slice"
 
 
 def read(tx: Tx, task_id: int, runs: Sequence[RunInfo], *, has_secret: bool) -> TaskInfo:
     """A task that is stored, without its annotation."""
     row = tx.all(READ, task=task_id)[0]
-    request = REQUEST(row[TASK.width :], SLICE.read(tx, SLICES, task=task_id), has_secret, row[-1])
+    request = REQUEST(row[TASK.width :], SLICE.read(tx, SLICES, ids=[task_id]), has_secret, row[-1])
     return TASK(row, request, RESULT(row[TASK.width + REQUEST.width :]), runs)
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct, structs
 
 from myrmidon.model.ids import Micros
 from myrmidon.store.engine.db import Tx
+from myrmidon.store.tables.task_request import has_rows, text_of_tag
 
 MAX_ID = (1 << 63) - 1
 DEDUPED = "DEDUPED"
@@ -47,7 +48,10 @@ def _state_condition(states: Sequence[str]) -> tuple[str, dict[str, object]]:
 
 
 def conditions_of(search: TaskSearch, driver: int | None) -> tuple[list[str], dict[str, object]]:
-    """The conditions on a task besides its id; ``driver`` is the term whose tag rows the statement starts from."""
+    """The conditions on a task besides its id; ``driver`` is the term whose tag rows the statement starts from.
+
+    The tags of a task are read from its request, which has all of them.
+    """
     where, given = ["t.seq > 0"], dict[str, object]()
     if search.group_id is not None:
         where.append("t.resource_group_id = :group_id")
@@ -61,11 +65,10 @@ def conditions_of(search: TaskSearch, driver: int | None) -> tuple[list[str], di
         given["tag"] = search.terms[driver][0]
     for number, term in enumerate(search.terms):
         if number != driver:
-            where.append(
-                f"EXISTS (SELECT 1 FROM task_tags g{number} WHERE g{number}.task_id = t.id"
-                f" AND g{number}.tag {{in_text:term{number}}})"
-            )
-            given[f"term{number}"] = list(term)
+            names = [f"tag{number}_{alternative}" for alternative in range(len(term))]
+            contained = " OR ".join([f"{{instr}}(r.tags, :{name}) > 0" for name in names])
+            where.append(f"EXISTS (SELECT 1 FROM task_requests r WHERE r.id = t.id AND ({contained}))")
+            given |= zip(names, map(text_of_tag, term), strict=True)
     return where, given
 
 
@@ -80,7 +83,7 @@ def count_tagged(tx: Tx, tag: str, low: int, high: int, limit: int) -> int:
 
 def driver_of(tx: Tx, search: TaskSearch, low: int, high: int) -> int | None:
     """The term with the fewest rows; None when a scan over all tasks is needed."""
-    single = [number for number, term in enumerate(search.terms) if len(term) == 1]
+    single = [number for number, term in enumerate(search.terms) if len(term) == 1 and has_rows(term[0])]
     if len(single) < 2:
         return single[0] if single else None
     return min(single, key=lambda number: count_tagged(tx, search.terms[number][0], low, high, 1000))
@@ -107,7 +110,7 @@ def page(tx: Tx, search: TaskSearch, *, n: int, before: int | None = None) -> tu
     if before is not None:
         search = structs.replace(search, high=min(search.high, before))
     driver = driver_of(tx, search, search.low, search.high)
-    if driver is None and search.terms:
+    if driver is None and any(all(map(has_rows, term)) for term in search.terms):
         return _page_of_alternatives(tx, search, n=n)
     low = _floor(tx, search, driver, SCAN_LIMIT)
     source, key = source_of(driver)
@@ -121,12 +124,13 @@ def page(tx: Tx, search: TaskSearch, *, n: int, before: int | None = None) -> tu
 
 
 def _page_of_alternatives(tx: Tx, search: TaskSearch, *, n: int) -> tuple[list[int], int]:
-    """Search by terms that all have alternatives: read a page for each tag of the first term, and merge them.
+    """Search by a term with alternatives that have rows: read a page for each tag of it, and merge them.
 
     Each of these is complete down to the id where it would continue; results below the greatest of these ids are left
     for the next page.
     """
-    first, *others = search.terms
+    first = next(term for term in search.terms if all(map(has_rows, term)))
+    others = [term for term in search.terms if term is not first]
     each = [page(tx, structs.replace(search, terms=[[tag], *others]), n=n) for tag in first]
     floor = max(more for _, more in each)
     found = sorted({task_id for ids, _ in each for task_id in ids if task_id >= floor}, reverse=True)

@@ -94,12 +94,41 @@ CREATE TABLE IF NOT EXISTS task_requests (
     requires_policy VARCHAR(16) NOT NULL CHECK (requires_policy IN ('all-succeeded', 'all-resolved')),
     routing VARCHAR(64) NOT NULL,
     tags {longtext} NOT NULL,
-    metadata {longtext} NOT NULL
+    metadata {longtext} NOT NULL,
+    -- of a task of a graph: its label, a digest of the node as it was sent, and the running task that has added it
+    label VARCHAR(255),
+    definition_hash VARCHAR(64),
+    added_by BIGINT,
+    -- the first slice; most tasks have no other
+    num_slices INT NOT NULL,
+    queue BIGINT NOT NULL,
+    expiration BIGINT NOT NULL,
+    wait_for_capacity INT NOT NULL,
+    idempotent INT NOT NULL,
+    properties_hash VARCHAR(64) NOT NULL,
+    properties {longtext} NOT NULL
 ){table};
 CREATE UNIQUE INDEX IF NOT EXISTS task_requests_external ON task_requests (resource_group_id, external_id);
+
+-- only sqlite:
+CREATE INDEX IF NOT EXISTS task_requests_parent ON task_requests (parent_task_id, id) WHERE parent_task_id IS NOT NULL;
+-- only postgresql:
+CREATE INDEX IF NOT EXISTS task_requests_parent ON task_requests (parent_task_id, id) WHERE parent_task_id IS NOT NULL;
+-- only mariadb:
 CREATE INDEX IF NOT EXISTS task_requests_parent ON task_requests (parent_task_id, id);
 
-CREATE TABLE IF NOT EXISTS task_slices (
+-- only sqlite:
+CREATE UNIQUE INDEX IF NOT EXISTS task_requests_label ON task_requests (job_id, label) WHERE label IS NOT NULL;
+-- only postgresql:
+CREATE UNIQUE INDEX IF NOT EXISTS task_requests_label ON task_requests (job_id, label) WHERE label IS NOT NULL;
+-- only mariadb:
+CREATE UNIQUE INDEX IF NOT EXISTS task_requests_label ON task_requests (job_id, label);
+
+CREATE {view} task_labels AS
+    SELECT job_id, label, id AS task_id, definition_hash, added_by FROM task_requests WHERE label IS NOT NULL;
+
+-- Slices from the second on.
+CREATE TABLE IF NOT EXISTS further_slices (
     task_id BIGINT NOT NULL,
     slice INT NOT NULL,
     queue BIGINT NOT NULL,
@@ -213,6 +242,12 @@ CREATE TABLE IF NOT EXISTS task_results (
     modified_at BIGINT NOT NULL,
     due_at BIGINT
 ){table};
+-- What has a time to be looked at. Most rows have none any more.
+-- only sqlite:
+CREATE INDEX IF NOT EXISTS task_results_due ON task_results (due_at) WHERE due_at IS NOT NULL;
+-- only postgresql:
+CREATE INDEX IF NOT EXISTS task_results_due ON task_results (due_at) WHERE due_at IS NOT NULL;
+-- only mariadb:
 CREATE INDEX IF NOT EXISTS task_results_due ON task_results (due_at);
 CREATE INDEX IF NOT EXISTS task_results_job ON task_results (job_id, id);
 
@@ -249,6 +284,11 @@ CREATE TABLE IF NOT EXISTS task_runs (
     idle_since BIGINT,
     PRIMARY KEY (task_id, run)
 ){clustered};
+-- only sqlite:
+CREATE INDEX IF NOT EXISTS task_runs_due ON task_runs (due_at, resource_group_id) WHERE due_at IS NOT NULL;
+-- only postgresql:
+CREATE INDEX IF NOT EXISTS task_runs_due ON task_runs (due_at, resource_group_id) WHERE due_at IS NOT NULL;
+-- only mariadb:
 CREATE INDEX IF NOT EXISTS task_runs_due ON task_runs (due_at, resource_group_id);
 CREATE INDEX IF NOT EXISTS task_runs_bot ON task_runs (bot_id, due_at);
 
@@ -334,17 +374,13 @@ CREATE TABLE IF NOT EXISTS jobs (
     metadata {longtext} NOT NULL
 ){table};
 CREATE UNIQUE INDEX IF NOT EXISTS jobs_external ON jobs (resource_group_id, external_id);
-CREATE INDEX IF NOT EXISTS jobs_creation ON jobs (creation_time);
 CREATE INDEX IF NOT EXISTS jobs_state ON jobs (state, id);
+-- only sqlite:
+CREATE INDEX IF NOT EXISTS jobs_due ON jobs (due_at) WHERE due_at IS NOT NULL;
+-- only postgresql:
+CREATE INDEX IF NOT EXISTS jobs_due ON jobs (due_at) WHERE due_at IS NOT NULL;
+-- only mariadb:
 CREATE INDEX IF NOT EXISTS jobs_due ON jobs (due_at);
-
-CREATE TABLE IF NOT EXISTS task_labels (
-    job_id BIGINT NOT NULL,
-    label VARCHAR(255) NOT NULL,
-    task_id BIGINT NOT NULL,
-    definition_hash VARCHAR(64) NOT NULL,
-    PRIMARY KEY (job_id, label)
-){clustered};
 
 CREATE TABLE IF NOT EXISTS task_edges (
     parent BIGINT NOT NULL,
@@ -359,35 +395,30 @@ CREATE TABLE IF NOT EXISTS completed_task_edges (
     run INT,
     PRIMARY KEY (parent, child)
 ){clustered};
-CREATE INDEX IF NOT EXISTS completed_task_edges_child ON completed_task_edges (child, parent);
+-- Tasks of a job without parents, and without children.
+CREATE {view} input_tasks AS
+    SELECT t.job_id, t.id AS task_id FROM task_results t
+     WHERE t.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM task_edges e WHERE e.child = t.id);
 
-CREATE TABLE IF NOT EXISTS input_tasks (
-    job_id BIGINT NOT NULL,
-    task_id BIGINT NOT NULL,
-    PRIMARY KEY (job_id, task_id)
-){clustered};
-
-CREATE TABLE IF NOT EXISTS output_tasks (
-    job_id BIGINT NOT NULL,
-    task_id BIGINT NOT NULL,
-    PRIMARY KEY (job_id, task_id)
-){clustered};
+CREATE {view} output_tasks AS
+    SELECT t.job_id, t.id AS task_id FROM task_results t
+     WHERE t.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM task_edges e WHERE e.parent = t.id);
 
 -- ---------------------------------------------------------------- data
 
 CREATE TABLE IF NOT EXISTS "values" (
     id {id},
-    task_graph_data_id INT NOT NULL,
     owner_job_id BIGINT NOT NULL,
     type {longtext} NOT NULL,
     payload {blob},
     digest VARCHAR(64),
     size BIGINT
 ){table};
-CREATE INDEX IF NOT EXISTS values_job ON "values" (owner_job_id, task_graph_data_id);
+CREATE INDEX IF NOT EXISTS values_job ON "values" (owner_job_id, id);
 
 CREATE TABLE IF NOT EXISTS shared_values (
     id {id},
+    -- the id that the value had as an output of its job; 0 for one that a client has stored
     task_graph_data_id BIGINT NOT NULL,
     type {longtext} NOT NULL,
     payload {blob},

@@ -1,8 +1,5 @@
 -- oldest code: 1
 
--- The running task that has added this one to its job; NULL for tasks that a person has submitted.
-ALTER TABLE task_labels {add_column} added_by BIGINT;
-
 -- A summary in Markdown that a task shows with itself.
 CREATE TABLE IF NOT EXISTS task_annotations (
     task_id {id},

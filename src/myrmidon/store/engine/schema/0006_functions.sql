@@ -41,4 +41,9 @@ CREATE TABLE IF NOT EXISTS job_codes (
     PRIMARY KEY (job_id, code)
 ){clustered};
 CREATE INDEX IF NOT EXISTS job_codes_code ON job_codes (code);
+-- only sqlite:
+CREATE INDEX IF NOT EXISTS job_codes_runs_as ON job_codes (runs_as) WHERE runs_as IS NOT NULL;
+-- only postgresql:
+CREATE INDEX IF NOT EXISTS job_codes_runs_as ON job_codes (runs_as) WHERE runs_as IS NOT NULL;
+-- only mariadb:
 CREATE INDEX IF NOT EXISTS job_codes_runs_as ON job_codes (runs_as);

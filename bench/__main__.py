@@ -10,9 +10,9 @@ import argparse
 import signal
 import sys
 
-from bench import bars, commands, fleet, functions, graphs, relay, resume, submit_rate, v1
+from bench import bars, commands, counts, fleet, functions, graphs, relay, resume, submit_rate, v1
 
-PARTS = (commands, fleet, submit_rate, v1, graphs, relay, functions, resume)
+PARTS = (counts, commands, fleet, submit_rate, v1, graphs, relay, functions, resume)
 BARS = [bar for part in PARTS for bar in part.BARS]
 
 

@@ -24,7 +24,9 @@ NAMES = [
     "life-sqlite", "life-postgresql", "life-mariadb", "deep-1-queue", "deep-1000-queues", "many-queues",
     "flat-postgresql", "flat-mariadb", "flat-sqlite", "fan-out", "memory",
 ]  # fmt: skip
+COUNTED = ("statements", "inserted", "updated", "deleted", "commits")
 WHOLE = [
+    *(f"{what}-{life}" for life in ("W1", "W2", "chain", "submit") for what in COUNTED),
     "W4", "W4-latency", "W4-latency-p99", "log-rate", "log-flood", "fleet-memory", "fleet-cpu", "fleet-wake",
     "submit-rate", "v1-submit", "v1-list-1M", "v1-count-1M", "graph-submit", "graph-feed", "relay",
     "W1", "W1-bullmq", "W1-each", "W1-native", "W1-postgresql", "W1-mariadb", "W2", "W3", "W3-chain", "W6",
@@ -57,6 +59,15 @@ def test_a_quick_run_prints_one_line_per_bar():
     ran = bench("--quick", "--only", ",".join(only))
     assert ran.returncode == 0, ran.stderr
     assert bars_of(ran.stdout) == only
+
+
+def test_no_life_costs_the_database_more_than_it_did():
+    """Counts of statements, rows and commits do not depend on the machine, so they are compared here."""
+    ran = bench("--only", ",".join(COUNTED), module="bench")
+    assert ran.returncode == 0, ran.stderr
+    lines = [line for line in ran.stdout.splitlines() if line.startswith("bar ")]
+    assert len(lines) == 20
+    assert [line for line in lines if not line.endswith(" ok")] == []
 
 
 @pytest.mark.full

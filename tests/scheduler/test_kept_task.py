@@ -185,7 +185,9 @@ def test_only_a_task_that_every_bot_of_its_queue_can_take_equally_well_is_kept(w
 
 def test_where_nothing_is_kept_nothing_is_taken(w):
     def take(tx: Any) -> Any:
-        return kept_task.take(tx, bots.lock(tx, "b1"), w.now, accepts=Accepts.ANY, leave=frozenset())
+        bot = bots.lock(tx, "b1")
+        assert bot is not None
+        return kept_task.take(tx, bot, w.now, accepts=Accepts.ANY, leave=frozenset())
 
     assert w.db.write(take) is None
 

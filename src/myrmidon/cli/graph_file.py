@@ -2,7 +2,7 @@
 
 YAML is read by PyYAML's safe loader, which makes no Python objects: a tag such as ``!!python/object`` is an error.
 Anchors are allowed, but a document that grows to more than MAX_VALUES values by them is refused. So is a key that an
-object has twice, in both formats: parsers keep the last one, and a task would be lost and nobody told.
+object has twice, in both formats: parsers keep the last one, and a task would be lost without an error.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ class EnumCodec(Codec):
 
 
 class ArrayCodec(Codec):
-    """A numpy array, by its buffer. numpy is imported by whoever made the annotation."""
+    """A numpy array, by its buffer. The module with the annotation has imported numpy already."""
 
     def prepare(self) -> None:
         self.dtype: Any = None

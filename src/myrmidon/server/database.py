@@ -1,4 +1,4 @@
-"""Runs transactions off the event loop, and reports what they committed to whoever waits for it."""
+"""Runs transactions off the event loop, and reports what they committed to the callers and bots that wait for it."""
 
 from __future__ import annotations
 

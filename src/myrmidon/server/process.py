@@ -199,7 +199,7 @@ def first_link(context: ServerContext, url: str, token_file: Path | None) -> str
 
 
 def announce(url: str, token_file: Path, link: str) -> None:
-    """Print the line on standard output that whoever started this process waits for; after it how to log in."""
+    """Print the line on standard output that the parent process waits for, and then how to log in."""
     sys.stdout.write(f"Myrmidon listens on {url}\n")
     if token_file.exists():  # other servers on the database have none, or its administrator has moved it away
         sys.stdout.write(f"The first administrator's token is in {token_file}\n")

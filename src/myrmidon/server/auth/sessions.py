@@ -28,7 +28,7 @@ TOUCH_S = 60
 MAX_SESSIONS = 20
 """Of one identity; a further one ends the oldest."""
 KEPT_S = 7 * 24 * HOUR_S
-"""The time for which rows of ended sessions and links are kept, for whoever looks into what happened."""
+"""The time for which rows of ended sessions and links are kept, for an investigation of what happened."""
 MAX_PATH = 512
 CODE = re.compile(r"[A-Za-z0-9_-]{43}")
 _IDENTITY = re.compile(r"service:token-([0-9a-f]{1,16})")

@@ -253,7 +253,7 @@ class BackgroundWork:
 def _read_queued(tx: Tx, task_ids: list[int]) -> tuple[dict[int, int], dict[int, tuple[int, frozenset[str]]]]:
     """The fields ``enqueued`` and ``localities`` of the effects of tasks that may be queued.
 
-    Tasks that were claimed meanwhile are in no queue any more and wake nobody.
+    Tasks that were claimed meanwhile are in no queue any more and wake no bot.
     """
     rows = task_to_run.queues_of(tx, task_ids)
     readers = {task_id: queue for task_id, queue, shared in rows if shared & READS_SHARED}

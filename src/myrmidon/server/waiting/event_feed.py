@@ -102,7 +102,7 @@ class EventFeed:
         return self._newest
 
     def forget_reads(self) -> None:
-        """There are new events: whoever asks from now on must not get what an earlier read finds."""
+        """Note that there are new events: later calls must not get what an earlier read finds."""
         self._reads.clear()
 
     async def after(self, position: int, *, with_kinds: bool = False) -> list[StreamedEvent]:

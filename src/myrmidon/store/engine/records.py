@@ -1,4 +1,4 @@
-"""Statements that are made from the struct of a row: whoever adds a column adds a field, and nothing else here.
+"""Statements that are made from the struct of a row: a new column needs a new field, and nothing else here.
 
 A struct has the columns of its table in the order of its fields, or some of them; tests/store/engine/test_records.py
 compares every struct that is used here with the schema.

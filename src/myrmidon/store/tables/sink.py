@@ -38,7 +38,7 @@ SKIP = "UPDATE sinks SET position = :position WHERE name = :name AND position < 
 
 
 def begin_with_next(tx: Tx, name: str) -> None:
-    """Let a sink that nobody has used begin with the next event, whoever leases it and when."""
+    """Let a sink that was never used begin with the next event, whichever server leases it first."""
     newest = outbox.newest(tx)
     tx.insert_new(_SINKS, [(name, newest, None, None)])
     tx.run(SKIP, name=name, position=newest)

@@ -1,8 +1,8 @@
 """The files that resource groups have stored, by digest. The bytes are in the folder of the files.
 
 A row says that the group has sent these bytes, so that it may refer to them: a digest alone gives no right to a file. A
-row that nothing refers to is deleted some time after its last use. Whoever adds a reference renews the row in the same
-transaction: a deletion that runs at the same time then waits, and finds the row in use.
+row that nothing refers to is deleted some time after its last use. A transaction that adds a reference renews the row,
+too: a deletion that runs at the same time then waits, and finds the row in use.
 """
 
 from collections.abc import Sequence

@@ -150,7 +150,7 @@ def remove_taken(tx: Tx, taken: Sequence[TaskToRun]) -> int:
 
 
 def uncount(tx: Tx, taken: Sequence[TaskToRun]) -> None:
-    """Wake nobody for rows of this transaction that it has claimed itself."""
+    """Wake no bot for rows of this transaction that it has claimed itself."""
     effects = tx.effects
     for row in taken:
         if row.task_id in effects.enqueued_tasks:

@@ -1,4 +1,4 @@
-"""The columns of a SELECT and the struct that a row becomes, from one declaration: whoever adds a field adds it once.
+"""The columns of a SELECT and the struct that a row becomes, from one declaration: a new field is added once.
 
 The types of ``wire.fields`` say how a column is shown: ids as hexadecimal digits, stored JSON as it is. So a view
 returns what a client gets, and no layer above it copies fields.

@@ -184,7 +184,8 @@ class LiveServer(ServerCalls):
         end = time.monotonic() + HANG_S
         while time.monotonic() < end:
             if self.process.poll() is not None:
-                raise AssertionError(f"the server ended while starting: {self.log[-3000:]}")
+                code = self.process.returncode
+                raise AssertionError(f"the server ended with {code} while starting: {self.log[-3000:]}")
             try:
                 if self.http.request("GET", f"{self.url}/readyz").status == 200:
                     return

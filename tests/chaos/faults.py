@@ -104,7 +104,7 @@ class Faults:
         if self.chance.random() < 0.5:
             self.site.route()
         yield
-        server.start()
+        self.site.start_server(server)
         self.site.down.discard(server)
         self.site.route()
 

@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -44,6 +45,8 @@ SETTINGS: dict[str, Any] = {
 LEASE_S = 8
 FEW_FAULTS = 0.02
 MIB = 1 << 20
+STARTS = 3
+"""How often a server is started again that ends while it starts."""
 
 
 class Site:
@@ -158,13 +161,25 @@ class Site:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def start_server(self, server: LiveServer) -> None:
+        """Start a server, and again if it ends while it starts, as a service manager does, but not for ever."""
+        for _ in range(STARTS):
+            try:
+                server.start()
+            except AssertionError as error:
+                self.counts["servers that ended while they started"] += 1
+                print(error, file=sys.stderr)
+            else:
+                return
+        server.start()
+
     def tend(self) -> None:
         """What the service manager of a machine does: start again what has ended."""
         for server in self.servers:
             assert server.process is not None
             if server not in self.down and server.process.poll() is not None:
                 self.counts["servers that ended by themselves"] += 1
-                server.start()
+                self.start_server(server)
         for number, bot in enumerate(self.bots):
             if bot.process.poll() is not None and not alive(worker_of(bot) or 0):
                 self._bot_stacks[number].close()
